@@ -1,0 +1,33 @@
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: setup demo test test-slow lint bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,minatar,box2d]'
+	touch $(READY)
+
+demo: $(READY)          ## solve CartPole, save the model, draw the curve
+	$(BIN)/staq demo
+
+test: $(READY)          ## the tests that a change must pass
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered
+
+test-slow: $(READY)     ## minutes of training, kill -9, learning thresholds
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

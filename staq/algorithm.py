@@ -1,0 +1,581 @@
+"""StaQ: policy iteration whose policy is the softmax of a weighted sum of the last M Q-functions.
+
+Each iteration k has three acts (Alg. 1 of the paper):
+
+    collect    ``policy_update_interval`` environment steps under the fixed policy π_k
+    evaluate   as many gradient steps on the soft Bellman target under π_k      → q_k
+    improve    push q_k onto the stack                                          → π_{k+1}
+
+    paper   here
+    τ_k     ``step_size.entropy_weight``, annealed from ``ent_weight_init`` to ``ent_weight_final``, over ln|A|
+    η       ``kl_weight``
+    α, β    ``step_size.alpha``, ``step_size.beta``
+    ξ_k     ``policy_update.logits(…)``, the policy's logits
+    M       ``memory_size``; None is exact policy mirror descent
+    γ       ``gamma``
+    λ       ``sticky_rate``
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import math
+import pathlib
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.save_util import load_from_pkl
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+
+from staq.behaviour import Behaviour, BehaviourName
+from staq.mirror_descent import StepSize, annealed, kl_divergence
+from staq.policies import CnnPolicy, MlpPolicy, StaQPolicy
+from staq.replay import PIECE, Replay
+from staq.soft_bellman import (
+    TargetReduce,
+    ensemble_value,
+    entropy,
+    half_mse,
+    soft_target,
+    soft_value,
+    soft_value_of_sample,
+)
+from staq.updates import PolicyUpdate, StackUpdate
+from staq.updates.stack import Weighting
+
+NO_MEANING_HERE = {
+    "learning_starts": "the first policy is uniform and training starts after the first iteration",
+    "tau": "target networks are copied whole, every target_update_interval gradient steps",
+    "train_freq": "the policy is fixed for policy_update_interval environment steps",
+    "replay_buffer_class": "the replay also holds the policy's accumulated logits",
+    "replay_buffer_kwargs": "the replay also holds the policy's accumulated logits",
+    "optimize_memory_usage": "next states are stored with their logits",
+    "n_steps": "targets look one step ahead",
+    "exploration_fraction": "the policy explores by its entropy, and by a constant epsilon",
+    "exploration_initial_eps": "the policy explores by its entropy, and by a constant epsilon",
+    "exploration_final_eps": "the policy explores by its entropy, and by a constant epsilon",
+    "max_grad_norm": "gradients are not clipped",
+}
+"""Arguments of SB3's DQN that are accepted and ignored, and why."""
+
+
+class StaQ(OffPolicyAlgorithm):
+    """Finite-memory (or exact) entropy-regularised policy mirror descent for discrete actions.
+
+    Defaults are the paper's for classic control (its Table 2).
+
+    :param policy: "MlpPolicy", "CnnPolicy" or a policy class
+    :param env: an environment, a vectorised one, or the name of one; 50 environments in parallel make acting cheap
+    :param learning_rate: Adam's, a number or an SB3 schedule
+    :param buffer_size: transitions in the replay
+    :param batch_size: transitions per gradient step
+    :param gamma: discount factor
+    :param memory_size: M, how many Q-functions the policy keeps; None keeps all (exact mirror descent)
+    :param kl_weight: η, weight of the KL divergence to the previous policy
+    :param ent_weight_init: entropy weight at the start, scaled: the weight τ of the paper is this over ln|A|
+    :param ent_weight_final: scaled entropy weight after ``ent_decay_steps``
+    :param ent_decay_steps: environment steps over which the entropy weight is annealed linearly
+    :param reward_scale: factor on rewards in the targets; returns are reported unscaled
+    :param epsilon: probability of a uniform action while collecting
+    :param behaviour: "softmax", or "sticky" to hold each action for about ``sticky_rate`` steps
+    :param sticky_rate: λ, mean of the Poisson distribution of how long an action is held
+    :param n_critics: Q-networks in the ensemble
+    :param target_action: the next action in the target: "expected" over the policy, or one "sampled" per draw
+    :param target_reduce: the ensemble's value in the target: "mean" or "min"
+    :param weighting: which α an old Q-function has under annealing: that of the "current" iteration as in the
+        paper's experiments, or the one it was pushed with ("exact" maximiser of the update's objective)
+    :param policy_update_interval: environment steps per iteration; a multiple of the number of environments
+    :param gradient_steps: per iteration; -1 is as many as environment steps
+    :param target_update_interval: gradient steps between hard copies into the target networks
+    :param stats_window_size: episodes over which the logged return is averaged
+    :param tensorboard_log: folder for TensorBoard, if any
+    :param policy_kwargs: arguments of the policy: net_arch, conv_arch, activation_fn, features_extractor_class …
+    :param verbose: 0 for silence, 1 for progress
+    :param seed: of every generator; None for a random one
+    :param device: "auto", "cpu" or "cuda"
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"MlpPolicy": MlpPolicy, "CnnPolicy": CnnPolicy}
+    policy: StaQPolicy
+    replay_buffer: Replay | None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        policy: str | type[StaQPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 1e-4,
+        buffer_size: int = 50_000,
+        batch_size: int = 256,
+        gamma: float = 0.99,
+        memory_size: int | None = 300,
+        kl_weight: float = 20.0,
+        ent_weight_init: float = 2.0,
+        ent_weight_final: float = 0.4,
+        ent_decay_steps: int = 500_000,
+        reward_scale: float = 10.0,
+        epsilon: float = 0.05,
+        behaviour: BehaviourName = "softmax",
+        sticky_rate: float = 10.0,
+        n_critics: int = 2,
+        target_action: Literal["expected", "sampled"] = "expected",
+        target_reduce: TargetReduce = "mean",
+        weighting: Weighting = "current",
+        policy_update_interval: int = 5000,
+        gradient_steps: int = -1,
+        target_update_interval: int = 200,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: torch.device | str = "auto",
+        _init_setup_model: bool = True,
+        **arguments_of_dqn: Any,
+    ) -> None:
+        _ignore_with_a_warning(arguments_of_dqn)
+        env = _checked_env(env)
+        super().__init__(
+            policy,
+            env,
+            learning_rate,
+            buffer_size=buffer_size,
+            learning_starts=0,
+            batch_size=batch_size,
+            gamma=gamma,
+            gradient_steps=gradient_steps,
+            policy_kwargs=policy_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            support_multi_env=True,
+            seed=seed,
+            sde_support=False,
+        )
+        self.memory_size = memory_size
+        self.kl_weight = kl_weight
+        self.ent_weight_init = ent_weight_init
+        self.ent_weight_final = ent_weight_final
+        self.ent_decay_steps = ent_decay_steps
+        self.reward_scale = reward_scale
+        self.epsilon = epsilon
+        self.behaviour: BehaviourName = behaviour
+        self.sticky_rate = sticky_rate
+        self.n_critics = n_critics
+        self.target_action = target_action
+        self.target_reduce: TargetReduce = target_reduce
+        self.weighting: Weighting = weighting
+        self.policy_update_interval = policy_update_interval
+        self.target_update_interval = target_update_interval
+        # Counted over all calls of learn(), which resets num_timesteps: annealing must not start anew.
+        self.steps_collected = 0
+        self.iteration = 0
+        self.phase_seconds: dict[str, float] = {}
+        if _init_setup_model:
+            self._setup_model()
+
+    # ------------------------------------------------------------------ setting up
+
+    def _setup_model(self) -> None:
+        self._check_arguments()
+        self._setup_lr_schedule()
+        self.set_random_seed(self.seed)
+        self._generators = {
+            name: torch.Generator(device).manual_seed(seed)
+            for (name, device), seed in zip(
+                {"replay": self.device, "behaviour": self.device, "targets": self.device, "predict": "cpu"}.items(),
+                _derived_seeds(self.seed, 4),
+                strict=True,
+            )
+        }
+        assert isinstance(self.action_space, spaces.Discrete)
+        self.replay_buffer = Replay(
+            self.buffer_size,
+            self.observation_space,
+            self.action_space,
+            self.n_actions,
+            self._generators["replay"],
+            self.n_envs,
+        )
+        self.policy = self.policy_class(  # type: ignore[assignment]
+            self.observation_space,
+            self.action_space,
+            self.lr_schedule,
+            make_update=self._make_update(),
+            n_critics=self.n_critics,
+            **self.policy_kwargs,
+        ).to(self.device)
+        self.policy.sampling = self._generators["predict"]
+        self._make_behaviour()
+        self._begin_iteration()
+
+    def _make_update(self) -> partial[PolicyUpdate]:
+        return partial(StackUpdate, memory_size=self.memory_size, weighting=self.weighting)
+
+    def _make_behaviour(self) -> None:
+        self._behaviour = Behaviour(
+            self.behaviour, self.n_envs, self.epsilon, self.sticky_rate, self._generators["behaviour"]
+        )
+
+    def _check_arguments(self) -> None:
+        requirements = [
+            ("memory_size", self.memory_size is None or self.memory_size >= 1, "at least 1, or None to keep all"),
+            ("kl_weight", self.kl_weight >= 0, "at least 0"),
+            ("ent_weight_init", self.ent_weight_init > 0, "positive: without entropy the weights of Eq. 2 diverge"),
+            ("ent_weight_final", self.ent_weight_final > 0, "positive: without entropy the weights of Eq. 2 diverge"),
+            ("ent_decay_steps", self.ent_decay_steps >= 0, "at least 0"),
+            ("reward_scale", self.reward_scale > 0, "positive"),
+            ("epsilon", 0 <= self.epsilon <= 1, "between 0 and 1"),
+            ("behaviour", self.behaviour in ("softmax", "sticky"), "'softmax' or 'sticky'"),
+            ("sticky_rate", self.sticky_rate > 0, "positive"),
+            ("n_critics", self.n_critics >= 1, "at least 1"),
+            ("target_action", self.target_action in ("expected", "sampled"), "'expected' or 'sampled'"),
+            ("target_reduce", self.target_reduce in ("mean", "min"), "'mean' or 'min'"),
+            ("weighting", self.weighting in ("current", "exact"), "'current' or 'exact'"),
+            ("gamma", 0 <= self.gamma < 1, "at least 0 and below 1"),
+            ("batch_size", self.batch_size >= 1, "at least 1"),
+            ("buffer_size", self.buffer_size >= self.n_envs_or_one, f"at least n_envs={self.n_envs_or_one}"),
+            ("policy_update_interval", self.policy_update_interval >= 1, "at least 1"),
+            ("target_update_interval", self.target_update_interval >= 1, "at least 1"),
+            ("gradient_steps", self.gradient_steps >= -1, "at least 0, or -1 for one per environment step"),
+        ]
+        for name, holds, requirement in requirements:
+            if not holds:
+                raise ValueError(f"{name}={getattr(self, name)!r}: it must be {requirement}.")
+        self._check_interval(self.n_envs_or_one)
+
+    def _check_interval(self, n_envs: int) -> None:
+        interval = self.policy_update_interval
+        if interval % n_envs:
+            below, above = interval - interval % n_envs, interval - interval % n_envs + n_envs
+            raise ValueError(
+                f"policy_update_interval={interval} is not a multiple of the {n_envs} environments: use "
+                f"{f'{below} or ' if below else ''}{above}, or a number of environments that divides {interval}."
+            )
+
+    @property
+    def n_envs_or_one(self) -> int:
+        return getattr(self, "n_envs", 1)  # a model loaded without an environment has none
+
+    @property
+    def n_actions(self) -> int:
+        assert isinstance(self.action_space, spaces.Discrete)
+        return int(self.action_space.n)
+
+    @property
+    def step_size(self) -> StepSize:
+        """τ_k and η of the current iteration."""
+        return self._step_size
+
+    def _begin_iteration(self) -> None:
+        scaled = annealed(
+            self.ent_weight_init, self.ent_weight_final, self.ent_decay_steps, self.steps_collected
+        )
+        self._step_size = StepSize(scaled / math.log(self.n_actions), self.kl_weight)
+        self._steps_in_iteration = 0
+        self.policy.policy_update.begin_iteration(self._step_size)
+
+    # ------------------------------------------------------------------ the loop
+
+    def learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int | None = 1,
+        tb_log_name: str = "StaQ",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> Self:
+        """Runs whole iterations until ``total_timesteps`` environment steps are reached.
+
+        :param log_interval: iterations between two lines of the log
+        """
+        total_timesteps, callback = self._setup_learn(
+            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
+        )
+        self._advise_on_environments(total_timesteps)
+        callback.on_training_start(locals(), globals())
+        while self.num_timesteps < total_timesteps:
+            if not self.collect(callback):
+                break
+            self.evaluate()
+            self.improve()
+            self.report(log_interval)
+        callback.on_training_end()
+        return self
+
+    def collect(self, callback: BaseCallback) -> bool:
+        """Environment steps under π_k up to the end of the iteration; False if a callback asked to stop."""
+        assert self.env is not None and self.replay_buffer is not None
+        replay, update = self.replay_buffer, self.policy.policy_update
+        callback.on_rollout_start()
+        keep_going, continuing = True, torch.zeros(self.n_envs, dtype=torch.bool, device=self.device)
+        with self._timed("collect"):
+            while keep_going and self._steps_in_iteration < self.policy_update_interval:
+                obs = self.policy.obs_to_tensor(self._last_obs)[0]  # type: ignore[arg-type]
+                accumulated = update.accumulated(obs)
+                # What was the next state is the state now, unless its episode has ended.
+                replay.set_accumulated(replay.last_rows[continuing], accumulated[continuing])
+                indices = self._behaviour.act(update.logits(accumulated)).cpu().numpy()
+                actions = indices + self.policy.first_action
+                new_obs, rewards, dones, infos = self.env.step(actions)
+                self._check_finite(new_obs, rewards)  # type: ignore[arg-type]
+                self._store_transition(replay, indices, new_obs, rewards, dones, infos)
+                self._update_info_buffer(infos, dones)
+                self._episode_num += int(dones.sum())
+                continuing = torch.as_tensor(~dones, device=self.device)
+                self._behaviour.end_episodes(~continuing)
+                self.num_timesteps += self.env.num_envs
+                self.steps_collected += self.env.num_envs
+                self._steps_in_iteration += self.env.num_envs
+                self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+                callback.update_locals(locals())
+                keep_going = callback.on_step()
+            pending = replay.pending_rows()
+            if len(pending):
+                replay.set_accumulated(pending, update.accumulated(replay.next_observations[pending]))
+        callback.on_rollout_end()
+        return keep_going
+
+    def evaluate(self) -> None:
+        """Gradient steps towards Q of π_k (Eq. 13); between two hard copies all targets are known at once."""
+        assert self.replay_buffer is not None
+        replay, target_net = self.replay_buffer, self.policy.q_net_target
+        steps = self.policy_update_interval if self.gradient_steps < 0 else self.gradient_steps
+        self._update_learning_rate(self.policy.optimizer)
+        self._losses = torch.zeros(2, device=self.device)
+        for start in range(0, steps, self.target_update_interval):
+            with self._timed("targets"):
+                target_net.load_state_dict(self.policy.q_net.state_dict())
+                batches = replay.draw(min(self.target_update_interval, steps - start), self.batch_size)
+                targets = self._targets(batches)
+            with self._timed("gradient"):
+                for rows, target in zip(batches, targets, strict=True):
+                    self._gradient_step(replay.observations[rows], replay.actions[rows], target)
+        self._n_updates += steps
+
+    def improve(self) -> None:
+        """π_k → π_{k+1}, then the entropy weight of the next iteration."""
+        assert self.replay_buffer is not None
+        with self._timed("improve"):
+            before = self._replay_log_policy()
+            self.policy.policy_update.improve(self.policy.q_net, self.replay_buffer, self.step_size)
+            self.iteration += 1
+            self._record_iteration()
+            self._begin_iteration()
+            after = self._replay_log_policy()
+        self.logger.record("staq/policy_kl", kl_divergence(after, before).mean().item())
+        self.logger.record("staq/policy_entropy", entropy(after).mean().item())
+
+    def report(self, log_interval: int | None) -> None:
+        """One line of the log, under SB3's tags and ``staq/``."""
+        for phase, seconds in self.phase_seconds.items():
+            self.logger.record(f"time/{phase}_seconds", seconds)
+        self.phase_seconds = {}
+        if log_interval is not None and self.iteration % log_interval == 0:
+            self.dump_logs()
+
+    # ------------------------------------------------------------------ the parts of the loop
+
+    @torch.no_grad()
+    def _targets(self, batches: torch.Tensor) -> torch.Tensor:
+        """Soft Bellman targets, each distinct transition evaluated once. [steps, B] → [steps, B]"""
+        replay = self.replay_buffer
+        assert replay is not None
+        rows, draw = batches.unique(return_inverse=True)
+        q = torch.cat([self._next_q(replay.next_observations[piece]) for piece in rows.split(PIECE)])
+        log_pi = self._log_policy(replay.accumulated[rows]).float()
+        if self.target_action == "expected":
+            value = soft_value(q, log_pi, self.step_size.entropy_weight)[draw]
+        else:
+            each = draw.flatten()
+            value = soft_value_of_sample(
+                q[each], log_pi[each], self.step_size.entropy_weight, self._generators["targets"]
+            ).view_as(draw)
+        return soft_target(
+            replay.rewards[batches], replay.terminated[batches], value, self.gamma, self.reward_scale
+        )
+
+    def _next_q(self, next_obs: torch.Tensor) -> torch.Tensor:
+        return ensemble_value(self.policy.q_net_target(next_obs), self.target_reduce).t()  # [B, A]
+
+    def _gradient_step(self, obs: torch.Tensor, actions: torch.Tensor, target: torch.Tensor) -> None:
+        q = self.policy.q_net(obs)  # [E, A, B]
+        taken = q.gather(1, actions.expand(len(q), 1, -1)).squeeze(1)  # [E, B]
+        loss = half_mse(taken, target)
+        self.policy.optimizer.zero_grad()
+        loss.backward()
+        self.policy.optimizer.step()
+        with torch.no_grad():  # summed on the device: nothing is read back while gradients are computed
+            self._losses += torch.stack([loss.detach(), taken.abs().mean()])
+
+    def _log_policy(self, accumulated: torch.Tensor) -> torch.Tensor:
+        return self.policy.policy_update.logits(accumulated).log_softmax(-1)
+
+    def _replay_log_policy(self) -> torch.Tensor:
+        assert self.replay_buffer is not None
+        return self._log_policy(self.replay_buffer.accumulated[: self.replay_buffer.size()])
+
+    def _store_transition(  # type: ignore[override]
+        self,
+        replay_buffer: Replay,
+        buffer_action: np.ndarray,
+        new_obs: Any,
+        reward: np.ndarray,
+        dones: np.ndarray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """As the policy saw it; a vectorised environment hands the last state of an episode over in its info."""
+        next_obs = np.array(new_obs)
+        for i in np.flatnonzero(dones):
+            if infos[i].get("terminal_observation") is not None:
+                next_obs[i] = infos[i]["terminal_observation"]
+        replay_buffer.add(self._last_obs, next_obs, buffer_action, reward, dones, infos)
+        self._last_obs = new_obs
+
+    def _check_finite(self, new_obs: np.ndarray, rewards: np.ndarray) -> None:
+        for what, values in (("reward", rewards), ("observation", new_obs)):
+            if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
+                index = int(np.argwhere(~np.isfinite(values))[0][0])
+                raise FloatingPointError(
+                    f"Environment {index} returned a {what} that is not finite at step {self.num_timesteps} "
+                    f"({np.asarray(values[index]).tolist()}). Training stopped before it was stored: checkpoints are "
+                    "intact. Mend or clip the environment's output."
+                )
+
+    def _record_iteration(self) -> None:
+        steps = self.policy_update_interval if self.gradient_steps < 0 else self.gradient_steps
+        loss, mean_abs_q = (self._losses / max(steps, 1)).tolist()
+        self.logger.record("train/loss", loss)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("time/iterations", self.iteration, exclude="tensorboard")
+        self.logger.record("staq/bellman_error", math.sqrt(2.0 * loss / self.n_critics))
+        self.logger.record("staq/mean_abs_q", mean_abs_q)
+        self.logger.record("staq/entropy_weight", self.step_size.entropy_weight)
+        self.logger.record("staq/alpha", self.step_size.alpha)
+        self.logger.record("staq/beta", self.step_size.beta)
+        for name, value in self.policy.policy_update.diagnostics().items():
+            self.logger.record(f"staq/{name}", value)
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.phase_seconds[phase] = self.phase_seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def _advise_on_environments(self, total_timesteps: int) -> None:
+        if self.n_envs == 1 and self.verbose >= 1 and total_timesteps > self.policy_update_interval:
+            print(
+                "StaQ acts with its whole stack of networks. With one environment that is bound by reading their "
+                "weights; make_vec_env(env, n_envs=50) reads them once for 50 steps and trains several times faster."
+            )
+
+    # ------------------------------------------------------------------ using the policy
+
+    def logits(self, observation: np.ndarray) -> np.ndarray:
+        """ξ(s), the logits of the policy. → [B, A], or [A] for a single observation"""
+        return self._evaluated(observation, self.policy.logits)
+
+    def action_probabilities(self, observation: np.ndarray) -> np.ndarray:
+        """π(·|s) = softmax(ξ(s)). → [B, A], or [A] for a single observation"""
+        return self._evaluated(observation, lambda obs: self.policy.logits(obs).softmax(-1))
+
+    def q_values(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """q of the networks that are learning, [B, E, A], and of each frozen one, oldest first, [B, n, E, A].
+
+        For a single observation without the first axis.
+        """
+        update = self.policy.policy_update
+        assert isinstance(update, StackUpdate)
+        return (
+            self._evaluated(observation, lambda obs: self.policy.q_net(obs).movedim(-1, 0)),
+            self._evaluated(observation, lambda obs: update.stack.q_values(obs).movedim(-1, 0)),
+        )
+
+    @torch.no_grad()
+    def _evaluated(self, observation: np.ndarray, function: Any) -> np.ndarray:
+        obs, vectorized = self.policy.obs_to_tensor(observation)
+        values: np.ndarray = function(obs).cpu().numpy()
+        return values if vectorized else values[0]
+
+    # ------------------------------------------------------------------ stable-baselines3's files and environments
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        checked = _checked_env(env)
+        assert checked is not None and not isinstance(checked, str)
+        super().set_env(checked, force_reset)
+        assert self.env is not None
+        self._check_interval(self.env.num_envs)
+        self._make_behaviour()
+
+    def load_replay_buffer(
+        self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True
+    ) -> None:
+        """As in SB3; the logits are computed anew, since the policy may have moved on since it was saved."""
+        replay = load_from_pkl(path, self.verbose)
+        if not isinstance(replay, Replay):
+            raise ValueError(
+                f"{path} holds a {type(replay).__name__}, not a replay of StaQ: save one with save_replay_buffer."
+            )
+        replay.adopt(self._generators["replay"])
+        for rows in replay.filled_rows():
+            replay.accumulated[rows] = self.policy.policy_update.accumulated(replay.next_observations[rows])
+        self.replay_buffer = replay
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "policy.optimizer"], []
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_generators", "_behaviour", "_losses"]
+
+
+def _ignore_with_a_warning(arguments: dict[str, Any]) -> None:
+    for name in arguments:
+        if name not in NO_MEANING_HERE:
+            known = [*StaQ.__init__.__annotations__, *NO_MEANING_HERE]
+            nearest = difflib.get_close_matches(name, known, 1)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            raise TypeError(f"StaQ has no argument {name!r}.{hint}")
+    if arguments:
+        reasons = "; ".join(f"{name} ({NO_MEANING_HERE[name]})" for name in arguments)
+        warnings.warn(f"These arguments of DQN have no meaning for StaQ and are ignored: {reasons}.", stacklevel=3)
+
+
+def _checked_env(env: GymEnv | str | None) -> GymEnv | str | None:
+    """Says what StaQ cannot do with an environment before SB3 fails on it with an assertion."""
+    if env is None or isinstance(env, str):
+        if env is None:
+            return None
+        import gymnasium
+
+        env = gymnasium.make(env)
+    actions, observations = env.action_space, env.observation_space
+    if not isinstance(actions, spaces.Discrete):
+        raise ValueError(
+            f"StaQ needs a discrete action space, not {actions}. For continuous actions use SB3's SAC or PPO, or "
+            "wrap the environment so that it offers a finite set of actions."
+        )
+    if actions.n < 2:
+        raise ValueError(f"{actions} has a single action: there is nothing to learn, and ln|A| = 0 scales no entropy.")
+    if isinstance(observations, (spaces.Dict, spaces.Tuple)):
+        raise ValueError(
+            f"StaQ does not support {type(observations).__name__} observations ({observations}): flatten them with "
+            "gymnasium.wrappers.FlattenObservation."
+        )
+    return env
+
+
+def _derived_seeds(seed: int | None, n: int) -> list[int]:
+    """Independent seeds, one per component, from the one seed (or from the system's entropy)."""
+    return [int(child.generate_state(1, np.uint64)[0] >> 1) for child in np.random.SeedSequence(seed).spawn(n)]

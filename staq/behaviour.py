@@ -1,0 +1,58 @@
+"""How actions are drawn while data is collected: ε-softmax, and its sticky variant (App. B.3)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+BehaviourName = Literal["softmax", "sticky"]
+
+
+def epsilon_softmax(logits: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """(1 − ε) softmax(ξ) + ε/|A|: a uniform action with probability ε, else one of the policy's. [B, A]"""
+    return (1.0 - epsilon) * logits.softmax(-1) + epsilon / logits.shape[-1]
+
+
+class Behaviour:
+    """Draws one action per environment; in the sticky variant each is held for a random number of steps."""
+
+    def __init__(
+        self,
+        name: BehaviourName,
+        n_envs: int,
+        epsilon: float,
+        sticky_rate: float,
+        generator: torch.Generator,
+    ) -> None:
+        self.sticky = name == "sticky"
+        self.epsilon = epsilon
+        self.generator = generator
+        self.rate = torch.full((n_envs,), float(sticky_rate), device=generator.device)
+        self.held_action = torch.zeros(n_envs, dtype=torch.long, device=generator.device)
+        self.steps_left = torch.zeros(n_envs, dtype=torch.long, device=generator.device)
+
+    def act(self, logits: torch.Tensor) -> torch.Tensor:
+        """Actions [n_envs] for the environments' current logits [n_envs, A]."""
+        drawn = torch.multinomial(
+            epsilon_softmax(logits, self.epsilon), 1, generator=self.generator
+        ).squeeze(-1)
+        if not self.sticky:
+            return drawn
+        # A draw of 0 steps would never be applied: an action is held for max(1, Poisson(λ)) steps in total.
+        durations = torch.poisson(self.rate, generator=self.generator).long().clamp(min=1)
+        expired = self.steps_left == 0
+        self.held_action = torch.where(expired, drawn, self.held_action)
+        self.steps_left = torch.where(expired, durations, self.steps_left) - 1
+        return self.held_action
+
+    def end_episodes(self, dones: torch.Tensor) -> None:
+        """Drops the held action of every environment whose episode has just ended. dones: bool [n_envs]"""
+        self.steps_left.masked_fill_(dones, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"held_action": self.held_action, "steps_left": self.steps_left}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.held_action.copy_(state["held_action"])
+        self.steps_left.copy_(state["steps_left"])

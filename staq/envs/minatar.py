@@ -1,0 +1,64 @@
+"""The MinAtar games as Gymnasium environments that keep Gymnasium's promises.
+
+Against MinAtar's own wrapper: a seed fixes everything, also on an environment that was used before (the action
+to be repeated is forgotten at a reset); ``np_random`` is seeded; Freeway's end after 2,500 frames is a
+truncation, because nothing in the game ended; frames are pictures of a size one can watch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+FRAME_SCALE = 32  # pixels per cell of a rendered frame
+
+
+class MinAtar(gymnasium.Env[np.ndarray, int]):
+    """One game with its minimal set of actions (the "v1" environments)."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012
+
+    def __init__(self, game: str, render_mode: str | None = None) -> None:
+        try:
+            from minatar import Environment  # takes a second to import: only when a game is made
+        except ImportError as error:
+            raise gymnasium.error.DependencyNotInstalled(
+                "MinAtar is not installed: pip install 'staq[minatar]'"
+            ) from error
+        self.render_mode = render_mode
+        self.game = Environment(game)
+        self.actions = self.game.minimal_action_set()
+        self.ends_by_time_only = game == "freeway"
+        self.seeded = False
+        self.action_space = spaces.Discrete(len(self.actions))
+        self.observation_space = spaces.Box(0, 1, self.game.state_shape(), dtype=bool)  # type: ignore[arg-type]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None or not self.seeded:
+            self.game.seed(int(self.np_random.integers(2**31)))
+            self.seeded = True
+        self.game.reset()
+        self.game.last_action = 0
+        return self.game.state(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward, ended = self.game.act(self.actions[int(action)])
+        terminated = bool(ended) and not self.ends_by_time_only
+        return self.game.state(), float(reward), terminated, bool(ended) and not terminated, {}
+
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        from matplotlib import colormaps
+
+        state = self.game.state()
+        n_channels = state.shape[-1]
+        palette = colormaps["cubehelix"](np.linspace(0.25, 0.95, n_channels))[:, :3]
+        palette = np.vstack([np.zeros(3), palette])
+        topmost = (state * np.arange(1, n_channels + 1)).max(-1)  # 0 where a cell is empty
+        frame = (255 * palette[topmost]).astype(np.uint8)
+        return frame.repeat(FRAME_SCALE, axis=0).repeat(FRAME_SCALE, axis=1)

@@ -1,0 +1,142 @@
+"""The state of an environment as plain data, so that a run can go on exactly where it was killed.
+
+An environment is a graph of Python objects: wrappers, a game, random generators. ``snapshot`` walks it and
+keeps numbers, arrays, containers of them and the states of generators; ``restore`` writes them back into an
+environment made in the same way. Nothing is pickled, so a checkpoint can hold data only, never code. What is
+not plain data (a physics engine's memory) is passed over, so ``restores_exactly`` finds out by trying.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import gymnasium
+import numpy as np
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
+
+Plain = Any
+_OBJECT, _GENERATOR, _RANDOM_STATE = "__object__", "__generator__", "__random_state__"
+_SKIPPED = object()
+_CONSTANT = (gymnasium.Space, gymnasium.envs.registration.EnvSpec, type)
+_SCALARS = (bool, int, float, str, bytes, type(None))
+PROBE_STEPS = 40
+
+
+class CannotRestore(ValueError):
+    """A snapshot does not fit the environment that it is restored into."""
+
+
+def snapshot(root: object) -> Plain:
+    """Everything reachable from ``root`` that is plain data."""
+    return _captured(root, set())
+
+
+def restore(root: object, state: Plain) -> None:
+    """Writes a snapshot back into an object of the same make."""
+    _restored(root, state, type(root).__name__)
+
+
+def restores_exactly(env: VecEnv) -> bool:
+    """Whether environments like those of ``env`` continue exactly from a snapshot: tried on one of its kind.
+
+    The trial takes a snapshot, goes on, restores and goes on again: the two must be equal.
+    """
+    base = env
+    while isinstance(base, VecEnvWrapper):
+        base = base.venv
+    if not isinstance(base, DummyVecEnv):
+        return False  # the environments live in other processes
+    spec = base.envs[0].unwrapped.spec
+    if spec is None:
+        return False  # made by hand: there is no second one to try with
+    trial = gymnasium.make(spec)
+    try:
+        return _same_twice(trial)
+    except Exception:  # whatever a physics engine raises when half of its state is old: it means no
+        return False
+    finally:
+        trial.close()
+
+
+def _same_twice(env: gymnasium.Env[Any, Any]) -> bool:
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    _outcomes(env, [env.action_space.sample() for _ in range(5)])  # into the middle of an episode
+    actions = [env.action_space.sample() for _ in range(PROBE_STEPS)]
+    before = snapshot(env)
+    first = _outcomes(env, actions)
+    restore(env, before)
+    second = _outcomes(env, actions)
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def _outcomes(env: gymnasium.Env[Any, Any], actions: list[Any]) -> list[np.ndarray]:
+    outcomes = []
+    for action in actions:
+        obs, reward, terminated, truncated, _ = env.step(action)
+        outcomes += [np.asarray(obs), np.asarray([reward, terminated, truncated], dtype=float)]
+        if terminated or truncated:
+            outcomes.append(np.asarray(env.reset()[0]))
+    return outcomes
+
+
+def _captured(value: Any, seen: set[int]) -> Plain:
+    if type(value) in _SCALARS or isinstance(value, np.generic):
+        return value
+    if isinstance(value, np.ndarray):
+        return value.copy() if value.dtype != object else _SKIPPED
+    if isinstance(value, np.random.Generator):
+        return {_GENERATOR: value.bit_generator.state}
+    if isinstance(value, np.random.RandomState):
+        return {_RANDOM_STATE: value.get_state(legacy=False)}
+    if isinstance(value, dict):
+        items = {key: _captured(item, seen) for key, item in value.items()}
+        plain = all(type(key) in _SCALARS and item is not _SKIPPED for key, item in items.items())
+        return items if plain else _SKIPPED
+    if isinstance(value, (list, tuple, deque)):
+        elements = [_captured(item, seen) for item in value]
+        if any(item is _SKIPPED for item in elements):
+            return _SKIPPED
+        return tuple(elements) if isinstance(value, tuple) else elements
+    if isinstance(value, _CONSTANT) or not hasattr(value, "__dict__") or callable(value) or id(value) in seen:
+        return _SKIPPED
+    seen.add(id(value))
+    attributes = {name: _captured(item, seen) for name, item in vars(value).items()}
+    return {_OBJECT: {name: item for name, item in attributes.items() if item is not _SKIPPED}}
+
+
+def _restored(current: Any, state: Plain, path: str) -> Any:
+    """The value that belongs where ``current`` is: an object is changed in place, all else is made anew."""
+    if isinstance(state, dict) and _OBJECT in state:
+        if not hasattr(current, "__dict__"):
+            raise CannotRestore(f"{path} was an object when the snapshot was taken and is {current!r} now")
+        for name, item in state[_OBJECT].items():
+            # Frozen dataclasses hold constants only, but say so by refusing assignment.
+            object.__setattr__(current, name, _restored(getattr(current, name, None), item, f"{path}.{name}"))
+        return current
+    if isinstance(state, dict) and _GENERATOR in state:
+        if not isinstance(current, np.random.Generator):  # made on first use
+            current = np.random.Generator(getattr(np.random, state[_GENERATOR]["bit_generator"])())
+        current.bit_generator.state = state[_GENERATOR]
+        return current
+    if isinstance(state, dict) and _RANDOM_STATE in state:
+        # In place: MinAtar's sticky actions and its game share one generator.
+        current = current if isinstance(current, np.random.RandomState) else np.random.RandomState()
+        current.set_state(state[_RANDOM_STATE])
+        return current
+    if isinstance(state, dict):
+        current = current if isinstance(current, dict) else {}
+        return {key: _restored(current.get(key), item, f"{path}[{key!r}]") for key, item in state.items()}
+    if isinstance(state, (list, tuple)):
+        return _restored_sequence(current, state, path)
+    return state.copy() if isinstance(state, np.ndarray) else state
+
+
+def _restored_sequence(current: Any, state: list[Any] | tuple[Any, ...], path: str) -> Any:
+    same_length = isinstance(current, (list, tuple, deque)) and len(current) == len(state)
+    previous = list(current) if same_length else [None] * len(state)
+    items = [_restored(old, item, f"{path}[{i}]") for i, (old, item) in enumerate(zip(previous, state, strict=True))]
+    if isinstance(current, deque):
+        return deque(items, maxlen=current.maxlen)
+    return tuple(items) if isinstance(state, tuple) else items

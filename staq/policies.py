@@ -1,0 +1,174 @@
+"""StaQ's policy for stable-baselines3: two Q-networks that learn, and a stack of frozen ones that acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, create_mlp
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from torch import nn
+
+from staq.q_networks import Architecture, ConvArch, ConvMlp, QEnsemble, StackedModule
+from staq.updates import PolicyUpdate
+
+SMALL_IMAGE: ConvArch = ((16, 3, 1),)
+"""Conv(16, 3, 3) of the paper's Table 2: 16 filters of 3×3."""
+LARGE_IMAGE: ConvArch = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""DQN's network for Atari-size images."""
+LARGE = 36  # the smallest side that LARGE_IMAGE can take
+
+MakeUpdate = Callable[[Architecture, int], PolicyUpdate]
+
+
+class StaQPolicy(BasePolicy):
+    """Q-networks over vectors or images, and the policy that the update makes of them.
+
+    :param net_arch: widths of the fully connected layers
+    :param conv_arch: (filters, kernel size, stride) per convolution; none for vectors
+    :param activation_fn: after every layer but the last
+    :param features_extractor_class: an SB3 features extractor in place of the convolutions; one per network
+    :param channels_last: whether images are height, width, channel; by default as SB3 hands them on
+    :param n_critics: networks in the ensemble
+    :param make_update: builds the policy update for an architecture and a number of critics
+    """
+
+    default_net_arch: tuple[int, ...] = (256, 256)
+    convolutional = False
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        make_update: MakeUpdate,
+        n_critics: int = 2,
+        net_arch: Sequence[int] | None = None,
+        conv_arch: ConvArch | None = None,
+        activation_fn: type[nn.Module] = nn.ReLU,
+        features_extractor_class: type[BaseFeaturesExtractor] | None = None,
+        features_extractor_kwargs: dict[str, Any] | None = None,
+        channels_last: bool | None = None,
+        normalize_images: bool = True,
+        optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
+        optimizer_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            observation_space,
+            action_space,
+            normalize_images=normalize_images,
+            optimizer_class=optimizer_class,
+            optimizer_kwargs=optimizer_kwargs,
+        )
+        self._arguments = {
+            "lr_schedule": self._dummy_schedule,  # a schedule may not pickle, and acting needs none
+            "make_update": make_update,
+            "n_critics": n_critics,
+            "net_arch": net_arch,
+            "conv_arch": conv_arch,
+            "activation_fn": activation_fn,
+            "features_extractor_class": features_extractor_class,
+            "features_extractor_kwargs": features_extractor_kwargs,
+            "channels_last": channels_last,
+            "optimizer_class": optimizer_class,
+            "optimizer_kwargs": optimizer_kwargs,
+        }
+        self.first_action = int(action_space.start)
+        self.sampling = torch.Generator()
+        n_actions = int(action_space.n)
+        if features_extractor_class is not None:
+            self.architecture: Architecture = _custom_architecture(
+                observation_space,
+                n_actions,
+                features_extractor_class,
+                features_extractor_kwargs or {},
+                list(net_arch or ()),
+                activation_fn,
+                normalize_images,
+            )
+        else:
+            if conv_arch is None and self.convolutional:
+                conv_arch = SMALL_IMAGE if _is_small(observation_space) else LARGE_IMAGE
+            if net_arch is None:
+                large = self.convolutional and not _is_small(observation_space)
+                net_arch = (512,) if large else self.default_net_arch
+            if channels_last is None:
+                channels_last = not (
+                    is_image_space(observation_space) and is_image_space_channels_first(observation_space)  # type: ignore[arg-type]
+                )
+            self.architecture = ConvMlp(
+                observation_space,
+                n_actions,
+                net_arch,
+                activation_fn,
+                conv_arch or (),
+                channels_last,
+                normalize_images,
+            )
+        self.q_net = QEnsemble(self.architecture, n_critics)
+        self.q_net_target = QEnsemble(self.architecture, n_critics).requires_grad_(False)
+        self.q_net_target.load_state_dict(self.q_net.state_dict())
+        self.policy_update = make_update(self.architecture, n_critics)
+        self.optimizer = optimizer_class(
+            self.q_net.parameters(),
+            lr=lr_schedule(1),  # type: ignore[call-arg]
+            **self.optimizer_kwargs,
+        )
+
+    def logits(self, obs: torch.Tensor) -> torch.Tensor:
+        """ξ(s): the policy is their softmax. → float64 [B, A]"""
+        return self.policy_update.logits(self.policy_update.accumulated(obs))
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:
+        assert isinstance(observation, torch.Tensor)
+        logits = self.logits(observation)
+        if deterministic:
+            return logits.argmax(-1) + self.first_action
+        # Sampled where the generator lives, so that a seed gives the same actions on every device.
+        drawn = torch.multinomial(logits.softmax(-1).cpu(), 1, generator=self.sampling)
+        return drawn.squeeze(-1) + self.first_action
+
+    def forward(self, obs: torch.Tensor, deterministic: bool = True) -> torch.Tensor:
+        return self._predict(obs, deterministic)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return super()._get_constructor_parameters() | self._arguments
+
+
+class MlpPolicy(StaQPolicy):
+    """For vectors: the paper's 256 × 2 network by default."""
+
+
+class CnnPolicy(StaQPolicy):
+    """For images: the paper's Conv(16, 3, 3) + 128 on small boards by default, DQN's on Atari-size ones."""
+
+    default_net_arch = (128,)
+    convolutional = True
+
+
+def _is_small(space: spaces.Space) -> bool:
+    # The channel axis is not always known to be the shortest one: two sides of at least LARGE make a large image.
+    return sum(side >= LARGE for side in space.shape or ()) < 2
+
+
+def _custom_architecture(
+    observation_space: spaces.Space,
+    n_actions: int,
+    extractor_class: type[BaseFeaturesExtractor],
+    extractor_kwargs: dict[str, Any],
+    net_arch: list[int],
+    activation_fn: type[nn.Module],
+    normalize_images: bool,
+) -> StackedModule:
+    def build() -> nn.Module:
+        extractor = extractor_class(observation_space, **extractor_kwargs)
+        layers = create_mlp(extractor.features_dim, -1, net_arch, activation_fn)
+        return nn.Sequential(extractor, *layers)
+
+    features_dim = extractor_class(observation_space, **extractor_kwargs).features_dim
+    hidden_size = net_arch[-1] if net_arch else features_dim
+    return StackedModule(observation_space, n_actions, build, hidden_size, normalize_images)

@@ -1,0 +1,118 @@
+"""The last transitions, each with the accumulated logits of its next state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+
+# Rows per pass over the whole replay: large enough for full speed, small enough for the cache.
+PIECE = 2048
+
+
+class Replay(ReplayBuffer):
+    """A ring of single transitions on the training device, in the environment's own types.
+
+    Unlike SB3's buffer it draws from its own generator, fills up to exactly ``buffer_size`` for any number of
+    environments, and keeps ``terminated`` apart from ``truncated``. Observations are kept as the policy saw
+    them: under VecNormalize that is normalised, by the statistics of their time.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        n_actions: int,
+        generator: torch.Generator,
+        n_envs: int = 1,
+    ) -> None:
+        BaseBuffer.__init__(self, buffer_size, observation_space, action_space, generator.device, n_envs)
+        self.generator = generator
+        obs_type = torch.as_tensor(np.zeros((), dtype=observation_space.dtype)).dtype
+        shape = (buffer_size, *self.obs_shape)
+        self.observations: Any = torch.zeros(shape, dtype=obs_type, device=self.device)
+        self.next_observations: Any = torch.zeros(shape, dtype=obs_type, device=self.device)
+        self.actions: Any = torch.zeros(buffer_size, dtype=torch.long, device=self.device)
+        self.rewards: Any = torch.zeros(buffer_size, device=self.device)
+        self.terminated = torch.zeros(buffer_size, dtype=torch.bool, device=self.device)
+        # float64: sums of thousands, of which the policy sees differences of one (c of the cost model)
+        self.accumulated = torch.zeros(buffer_size, n_actions, dtype=torch.float64, device=self.device)
+        # Rows whose next state has not been evaluated by the policy yet.
+        self.pending = torch.zeros(buffer_size, dtype=torch.bool, device=self.device)
+        self.last_rows = torch.zeros(n_envs, dtype=torch.long, device=self.device)
+
+    def add(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: Any,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """One transition per environment. ``action`` counts from 0; SB3's infos tell truncation from termination."""
+        n = len(reward)
+        truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+        rows = (self.pos + torch.arange(n, device=self.device)) % self.buffer_size
+        self.observations[rows] = self.to_torch(obs).reshape(n, *self.obs_shape)
+        self.next_observations[rows] = self.to_torch(next_obs).reshape(n, *self.obs_shape)
+        self.actions[rows] = self.to_torch(action)
+        self.rewards[rows] = self.to_torch(reward).float()
+        self.terminated[rows] = self.to_torch(done & ~truncated)
+        self.pending[rows] = True
+        self.last_rows = rows
+        self.full = self.full or self.pos + n >= self.buffer_size
+        self.pos = (self.pos + n) % self.buffer_size
+
+    def set_accumulated(self, rows: torch.Tensor, accumulated: torch.Tensor) -> None:
+        """Files what the policy accumulated for the next states of ``rows``."""
+        self.accumulated[rows] = accumulated
+        self.pending[rows] = False
+
+    def pending_rows(self) -> torch.Tensor:
+        return self.pending.nonzero().squeeze(-1)
+
+    def filled_rows(self) -> Iterator[slice]:
+        """All stored rows, in pieces."""
+        size = self.size()
+        return (slice(start, min(start + PIECE, size)) for start in range(0, size, PIECE))
+
+    def draw(self, n_batches: int, batch_size: int) -> torch.Tensor:
+        """Rows of uniformly drawn transitions, with replacement. → [n_batches, batch_size]"""
+        shape = (n_batches, batch_size)
+        return torch.randint(self.size(), shape, generator=self.generator, device=self.device)
+
+    def sample(self, batch_size: int, env: Any = None) -> ReplayBufferSamples:
+        """A batch as SB3's buffers give it."""
+        rows = self.draw(1, batch_size)[0]
+        return ReplayBufferSamples(
+            self.observations[rows],
+            self.actions[rows].unsqueeze(-1),
+            self.next_observations[rows],
+            self.terminated[rows].float().unsqueeze(-1),
+            self.rewards[rows].unsqueeze(-1),
+        )
+
+    def to_torch(self, array: Any, copy: bool = True) -> torch.Tensor:
+        return torch.as_tensor(np.asarray(array), device=self.device)
+
+    TRANSITION = ("observations", "next_observations", "actions", "rewards", "terminated")
+    """What is written once per transition, and never changes."""
+
+    def newest(self, n: int) -> dict[str, torch.Tensor]:
+        """The last n transitions, oldest first."""
+        rows = (self.pos - n + torch.arange(n, device=self.device)) % self.buffer_size
+        return {name: getattr(self, name)[rows] for name in self.TRANSITION}
+
+    def adopt(self, generator: torch.Generator) -> None:
+        """Makes an unpickled replay draw from the given generator, on its device."""
+        self.generator, self.device = generator, generator.device
+        for name, value in self.__dict__.items():
+            if isinstance(value, torch.Tensor):
+                setattr(self, name, value.to(self.device))

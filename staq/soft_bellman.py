@@ -1,0 +1,48 @@
+"""The entropy-regularised Bellman target and its regression loss (Sec. 3 and Eq. 13) as pure functions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+TargetReduce = Literal["mean", "min"]
+
+
+def entropy(log_pi: torch.Tensor) -> torch.Tensor:
+    """H(π) = −h(π) = −π · log π over the last axis. [..., A] → [...]"""
+    return -(log_pi.exp() * log_pi).sum(-1)
+
+
+def ensemble_value(q: torch.Tensor, reduce: TargetReduce) -> torch.Tensor:
+    """One q̂ from those of the ensemble: their mean (App. D) or their minimum. [E, ...] → [...]"""
+    return q.mean(0) if reduce == "mean" else q.amin(0)
+
+
+def soft_value(q: torch.Tensor, log_pi: torch.Tensor, entropy_weight: float) -> torch.Tensor:
+    """V(s) = Σ_a π(a|s) q(s, a) + τ H(π(s)), the exact expectation over actions. [..., A] → [...]"""
+    return (log_pi.exp() * q).sum(-1) + entropy_weight * entropy(log_pi)
+
+
+def soft_value_of_sample(
+    q: torch.Tensor, log_pi: torch.Tensor, entropy_weight: float, generator: torch.Generator
+) -> torch.Tensor:
+    """The same with one sampled action in place of the expectation; the entropy stays exact. [B, A] → [B]"""
+    actions = torch.multinomial(log_pi.exp(), 1, generator=generator)
+    return q.gather(-1, actions).squeeze(-1) + entropy_weight * entropy(log_pi)
+
+
+def soft_target(
+    reward: torch.Tensor,
+    terminated: torch.Tensor,
+    next_value: torch.Tensor,
+    discount: float,
+    reward_scale: float,
+) -> torch.Tensor:
+    """scale · r + γ (1 − terminated) V(s'). A truncated episode bootstraps: only ``terminated`` cuts."""
+    return reward_scale * reward + discount * torch.where(terminated, 0.0, next_value)
+
+
+def half_mse(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Eq. 13 for each network of the ensemble, summed: networks share no weights. [E, B], [B] → scalar"""
+    return 0.5 * (q - target).square().mean(-1).sum()

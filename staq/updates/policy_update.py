@@ -1,0 +1,43 @@
+"""What the loop asks of a policy update."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from staq.mirror_descent import StepSize
+from staq.q_networks import QEnsemble
+
+if TYPE_CHECKING:
+    from staq.replay import Replay
+
+
+class PolicyUpdate(nn.Module, ABC):
+    """A policy π ∝ exp(ξ) that can be evaluated, and improved once per iteration.
+
+    The policy's logits come in two steps, ``logits(accumulated(obs))``: what is accumulated over the past is
+    costly and is kept with each replayed transition, what turns it into logits is not.
+    """
+
+    @abstractmethod
+    def accumulated(self, obs: torch.Tensor) -> torch.Tensor:
+        """The part of the logits that the replay keeps, float64 [B, A]."""
+
+    @abstractmethod
+    def logits(self, accumulated: torch.Tensor) -> torch.Tensor:
+        """ξ of the current policy. [B, A] → [B, A]"""
+
+    @abstractmethod
+    def begin_iteration(self, step_size: StepSize) -> None:
+        """Makes the policy that of an iteration with the given entropy weight."""
+
+    @abstractmethod
+    def improve(self, q_net: QEnsemble, replay: Replay, step_size: StepSize) -> None:
+        """π_k → π_{k+1} from q_k, with the replay's accumulated logits brought up to date."""
+
+    @abstractmethod
+    def diagnostics(self) -> dict[str, float]:
+        """What is worth logging of the policy itself, under ``staq/``."""
