@@ -24,6 +24,7 @@ import math
 import pathlib
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -278,6 +279,21 @@ class StaQ(OffPolicyAlgorithm):
         """τ_k and η of the current iteration."""
         return self._step_size
 
+    @property
+    def replay(self) -> Replay:
+        assert self.replay_buffer is not None
+        return self.replay_buffer
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the last iteration was finished and the next one not begun."""
+        return self._steps_in_iteration == 0
+
+    def restore_statistics(self, episodes: list[dict[str, float]], successes: list[float]) -> None:
+        """Takes over the windows from which the mean return and the success rate are logged."""
+        self.ep_info_buffer = deque(episodes, maxlen=self._stats_window_size)
+        self.ep_success_buffer = deque(successes, maxlen=self._stats_window_size)
+
     def _begin_iteration(self) -> None:
         scaled = annealed(
             self.ent_weight_init, self.ent_weight_final, self.ent_decay_steps, self.steps_collected
@@ -317,8 +333,8 @@ class StaQ(OffPolicyAlgorithm):
 
     def collect(self, callback: BaseCallback) -> bool:
         """Environment steps under π_k up to the end of the iteration; False if a callback asked to stop."""
-        assert self.env is not None and self.replay_buffer is not None
-        replay, update = self.replay_buffer, self.policy.policy_update
+        assert self.env is not None
+        replay, update = self.replay, self.policy.policy_update
         callback.on_rollout_start()
         keep_going, continuing = True, torch.zeros(self.n_envs, dtype=torch.bool, device=self.device)
         with self._timed("collect"):
@@ -350,8 +366,7 @@ class StaQ(OffPolicyAlgorithm):
 
     def evaluate(self) -> None:
         """Gradient steps towards Q of π_k (Eq. 13); between two hard copies all targets are known at once."""
-        assert self.replay_buffer is not None
-        replay, target_net = self.replay_buffer, self.policy.q_net_target
+        replay, target_net = self.replay, self.policy.q_net_target
         steps = self.policy_update_interval if self.gradient_steps < 0 else self.gradient_steps
         self._update_learning_rate(self.policy.optimizer)
         self._losses = torch.zeros(2, device=self.device)
@@ -367,10 +382,9 @@ class StaQ(OffPolicyAlgorithm):
 
     def improve(self) -> None:
         """π_k → π_{k+1}, then the entropy weight of the next iteration."""
-        assert self.replay_buffer is not None
         with self._timed("improve"):
             before = self._replay_log_policy()
-            self.policy.policy_update.improve(self.policy.q_net, self.replay_buffer, self.step_size)
+            self.policy.policy_update.improve(self.policy.q_net, self.replay, self.step_size)
             self.iteration += 1
             self._record_iteration()
             self._begin_iteration()
@@ -391,8 +405,7 @@ class StaQ(OffPolicyAlgorithm):
     @torch.no_grad()
     def _targets(self, batches: torch.Tensor) -> torch.Tensor:
         """Soft Bellman targets, each distinct transition evaluated once. [steps, B] → [steps, B]"""
-        replay = self.replay_buffer
-        assert replay is not None
+        replay = self.replay
         rows, draw = batches.unique(return_inverse=True)
         q = torch.cat([self._next_q(replay.next_observations[piece]) for piece in rows.split(PIECE)])
         log_pi = self._log_policy(replay.accumulated[rows]).float()
@@ -424,8 +437,7 @@ class StaQ(OffPolicyAlgorithm):
         return self.policy.policy_update.logits(accumulated).log_softmax(-1)
 
     def _replay_log_policy(self) -> torch.Tensor:
-        assert self.replay_buffer is not None
-        return self._log_policy(self.replay_buffer.accumulated[: self.replay_buffer.size()])
+        return self._log_policy(self.replay.accumulated[: self.replay.size()])
 
     def _store_transition(  # type: ignore[override]
         self,

@@ -64,6 +64,8 @@ class StaQPolicy(BasePolicy):
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
         )
+        if optimizer_class is torch.optim.Adam and optimizer_kwargs is None:
+            self.optimizer_kwargs = {"fused": True}  # the same arithmetic in one pass over the weights
         self._arguments = {
             "lr_schedule": self._dummy_schedule,  # a schedule may not pickle, and acting needs none
             "make_update": make_update,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from staq.mirror_descent import StepSize
-from staq.q_networks import QEnsemble
+from staq.q_networks import QEnsemble, Weights
 
 if TYPE_CHECKING:
     from staq.replay import Replay
@@ -37,6 +38,22 @@ class PolicyUpdate(nn.Module, ABC):
     @abstractmethod
     def improve(self, q_net: QEnsemble, replay: Replay, step_size: StepSize) -> None:
         """π_k → π_{k+1} from q_k, with the replay's accumulated logits brought up to date."""
+
+    @abstractmethod
+    def frozen_names(self) -> list[str]:
+        """File names of the parts of a checkpoint that never change, oldest first."""
+
+    @abstractmethod
+    def frozen(self, name: str) -> dict[str, torch.Tensor]:
+        """One of those parts."""
+
+    @abstractmethod
+    def checkpoint(self) -> dict[str, Any]:
+        """The rest of the update's state, as plain data."""
+
+    @abstractmethod
+    def load_checkpoint(self, state: dict[str, Any], frozen: Iterable[Weights]) -> None:
+        """Takes over ``checkpoint()`` and the frozen parts, in the order of their names."""
 
     @abstractmethod
     def diagnostics(self) -> dict[str, float]:

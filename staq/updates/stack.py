@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import torch
 
 from staq.mirror_descent import StepSize, centred, memory_correction, pushed_weights
-from staq.q_networks import Architecture, QEnsemble
+from staq.q_networks import Architecture, QEnsemble, Weights
 from staq.q_stack import QStack
 from staq.replay import Replay
 from staq.updates.policy_update import PolicyUpdate
@@ -60,6 +61,23 @@ class StackUpdate(PolicyUpdate):
                 change -= deleted_weight * mean_centred(evaluate(oldest, obs))
             replay.accumulated[rows] = beta * replay.accumulated[rows] + change
         self.stack.push(new, beta, new_weight)
+
+    def frozen_names(self) -> list[str]:
+        return [f"frozen-{push:06d}.pt" for push in self.stack.kept_pushes]
+
+    def frozen(self, name: str) -> dict[str, torch.Tensor]:
+        return self.stack.ensemble(int(name.removeprefix("frozen-").removesuffix(".pt")))
+
+    def checkpoint(self) -> dict[str, Any]:
+        stack = self.stack
+        return {
+            "n_pushed": stack.n_pushed,
+            "relative_weights": list(stack.relative_weights),
+            "prefactor": stack.prefactor,
+        }
+
+    def load_checkpoint(self, state: dict[str, Any], frozen: Iterable[Weights]) -> None:
+        self.stack.restore(**state, ensembles=frozen)
 
     def diagnostics(self) -> dict[str, float]:
         weights = self.stack.relative_weights

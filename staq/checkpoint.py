@@ -1,0 +1,287 @@
+"""Exact, incremental, safe checkpoints.
+
+A folder of checkpoints holds three kinds of files, each written once:
+
+    frozen-000123.pt   the networks of push 123
+    replay-000124.pt   the transitions collected since the checkpoint before the 124th iteration's
+    state-000124.pt    everything else after 124 iterations, and the names of the files that belong to it
+
+so that a checkpoint costs what an iteration changed, not what has been gathered so far. A file starts with a
+digest of its content and appears under its name only when it is whole. Files hold data, never code: they load
+with ``weights_only=True``. The two newest states are kept, so a damaged one loses one iteration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+
+from staq.algorithm import StaQ
+from staq.envs.snapshot import CannotRestore, restore, restores_exactly, snapshot
+
+FORMAT = 1
+KEPT_STATES = 2
+_DIGEST_BYTES = 16
+_COUNTERS = ("num_timesteps", "steps_collected", "iteration", "_episode_num", "_n_updates", "_total_timesteps")
+_IDENTITY = (
+    *("memory_size", "weighting", "n_critics", "n_envs", "buffer_size", "policy_update_interval", "behaviour"),
+    *("kl_weight", "ent_weight_init", "ent_weight_final", "ent_decay_steps", "reward_scale", "gamma", "seed"),
+)
+_NUMPY_TYPES = [
+    np.ndarray,
+    np.dtype,
+    np._core.multiarray._reconstruct,
+    np._core.multiarray.scalar,
+    *(type(np.dtype(code)) for code in np.typecodes["All"] if code != "O"),
+]
+
+
+class DamagedFile(ValueError):
+    """A file of a checkpoint is missing, incomplete or altered."""
+
+
+class Checkpoints(BaseCallback):
+    """Writes a checkpoint at the end of every iteration (or every few), for ``resume``.
+
+    :param folder: where; made if missing
+    :param every: iterations between two checkpoints
+    """
+
+    model: StaQ
+
+    def __init__(self, folder: str | Path, every: int = 1, verbose: int = 0) -> None:
+        super().__init__(verbose)
+        self.folder = Path(folder)
+        self.every = every
+        self.env_restores = False
+        self.last_iteration = 0
+        self.steps_written = 0
+        self.segments: list[tuple[str, int]] = []  # files of transitions and their lengths, oldest first
+        self.kept: list[set[str]] = []  # the files of each kept state, oldest first
+
+    def _init_callback(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.env_restores = restores_exactly(self.training_env)
+        if not any(self.folder.glob("state-*.pt")):
+            return
+        state = newest_state(self.folder)
+        if state["counters"]["iteration"] != self.model.iteration:
+            raise FileExistsError(
+                f"{self.folder} holds checkpoints of another run. Continue that run with staq.resume(model, folder) "
+                "before learn(), or name another folder."
+            )
+        self.last_iteration = self.model.iteration
+        self.steps_written = self.model.steps_collected
+        self.segments = [(name, rows) for name, rows in state["replay"]["segments"]]
+        self.kept = [_files_of(state)]
+        self._delete_unused()  # files of an iteration that was begun and not finished belong to another future
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        if self.model.iteration >= self.last_iteration + self.every:
+            self.write()
+
+    def _on_training_end(self) -> None:
+        if self.model.at_boundary and self.model.iteration > self.last_iteration:
+            self.write()
+
+    def write(self) -> None:
+        """One checkpoint of the model as it is, between two iterations."""
+        model, replay = self.model, self.model.replay
+        on_disk = set().union(*self.kept)
+        try:
+            for name in model.policy.policy_update.frozen_names():
+                if name not in on_disk:
+                    write_atomically(self.folder / name, model.policy.policy_update.frozen(name))
+            new_rows = min(model.steps_collected - self.steps_written, replay.size())
+            segment = f"replay-{model.iteration:06d}.pt"
+            write_atomically(self.folder / segment, replay.newest(new_rows))
+            self.segments.append((segment, new_rows))
+            while sum(rows for _, rows in self.segments[1:]) >= replay.size():
+                self.segments.pop(0)
+            state = _state_of(model, self.segments, with_env=self.env_restores)
+            write_atomically(self.folder / f"state-{model.iteration:06d}.pt", state)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"The checkpoint of iteration {model.iteration} could not be written ({error.strerror}); the ones "
+                "before it are intact. Make room or make the folder writable, then resume",
+                str(self.folder),
+            ) from error
+        self.last_iteration, self.steps_written = model.iteration, model.steps_collected
+        self.kept = [*self.kept, _files_of(state)][-KEPT_STATES:]
+        self._delete_unused()
+
+    def _delete_unused(self) -> None:
+        used = set().union(*self.kept)
+        for path in self.folder.iterdir():
+            if re.fullmatch(r"(state|frozen|replay)-\d+\.pt(\.partial)?", path.name) and path.name not in used:
+                path.unlink()
+
+
+def resume(model: StaQ, folder: str | Path) -> StaQ:
+    """Puts a model, built with the same arguments and environments, where the newest checkpoint was taken.
+
+    ``model.learn(total - model.num_timesteps, reset_num_timesteps=False)`` then continues bit for bit as if the
+    run had never stopped. Environments whose state is not plain data begin new episodes, with a warning.
+    """
+    folder = Path(folder)
+    state = newest_state(folder)
+    _check_identity(model, state["identity"])
+    for name, value in state["counters"].items():
+        setattr(model, name, value)
+    model.policy.q_net.load_state_dict(state["q_net"])
+    model.policy.optimizer.load_state_dict(state["optimizer"])
+    frozen = (read(folder / name) for name in state["update"]["frozen"])
+    model.policy.policy_update.load_checkpoint(state["update"]["state"], frozen)
+    model._begin_iteration()
+    _restore_replay(model, state["replay"], folder)
+    for name, generator in model._generators.items():
+        generator.set_state(state["generators"][name].cpu())
+    model._behaviour.load_state_dict(state["behaviour"])
+    model.restore_statistics(state["episodes"], state["successes"])
+    _restore_environment(model, state)
+    return model
+
+
+def newest_state(folder: Path) -> dict[str, Any]:
+    """The newest state whose files are all whole; says so when it is not the newest of all."""
+    candidates = sorted(folder.glob("state-*.pt"), reverse=True)
+    if not candidates:
+        raise FileNotFoundError(f"{folder} holds no checkpoint: there is nothing to resume.")
+    problems = []
+    for path in candidates:
+        try:
+            state = read(path)
+            for name in _files_of(state):
+                verified_content(folder / name)
+        except DamagedFile as problem:
+            problems.append(str(problem))
+            continue
+        if problems:
+            warnings.warn(f"{'; '.join(problems)}. Using the checkpoint before it, {path.name}.", stacklevel=2)
+        return state
+    raise DamagedFile(f"No checkpoint in {folder} is whole: {'; '.join(problems)}.")
+
+
+def write_atomically(path: Path, content: dict[str, Any]) -> None:
+    """Digest and content under ``path`` at once or not at all, and on the disk when this returns."""
+    buffer = io.BytesIO()
+    # A view would be saved with all of the tensor that it is a view of.
+    torch.save({k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in content.items()}, buffer)
+    payload = buffer.getbuffer()
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest())
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def verified_content(path: Path) -> memoryview:
+    """The bytes of a file, if they are those that were written."""
+    try:
+        data = memoryview(path.read_bytes())
+    except FileNotFoundError as error:
+        raise DamagedFile(f"{path.name} is missing") from error
+    digest, payload = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+    if hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest() != digest:
+        raise DamagedFile(f"{path.name} is damaged")
+    return payload
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file's content: tensors, arrays, numbers and containers of them, never objects."""
+    payload = verified_content(path)
+    with torch.serialization.safe_globals(_NUMPY_TYPES):  # type: ignore[arg-type]
+        content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    return content
+
+
+def _state_of(model: StaQ, segments: list[tuple[str, int]], with_env: bool) -> dict[str, Any]:
+    replay = model.replay
+    assert model.ep_info_buffer is not None and model.ep_success_buffer is not None
+    return {
+        "format": FORMAT,
+        "identity": {name: getattr(model, name) for name in _IDENTITY},
+        "counters": {name: getattr(model, name) for name in _COUNTERS},
+        "q_net": model.policy.q_net.state_dict(),
+        "optimizer": model.policy.optimizer.state_dict(),
+        "update": {
+            "state": model.policy.policy_update.checkpoint(),
+            "frozen": model.policy.policy_update.frozen_names(),
+        },
+        "replay": {
+            "pos": replay.pos,
+            "full": replay.full,
+            "accumulated": replay.accumulated[: replay.size()].clone(),
+            "segments": [list(segment) for segment in segments],
+        },
+        "generators": {name: generator.get_state() for name, generator in model._generators.items()},
+        "behaviour": model._behaviour.state_dict(),
+        "episodes": [{key: float(value) for key, value in info.items()} for info in model.ep_info_buffer],
+        "successes": [float(success) for success in model.ep_success_buffer],
+        "last_obs": np.array(model._last_obs),
+        "env": snapshot(model.env) if with_env else None,
+    }
+
+
+def _files_of(state: dict[str, Any]) -> set[str]:
+    segments = {name for name, _ in state["replay"]["segments"]}
+    return {f"state-{state['counters']['iteration']:06d}.pt", *state["update"]["frozen"], *segments}
+
+
+def _check_identity(model: StaQ, saved: dict[str, Any]) -> None:
+    for name, value in saved.items():
+        if getattr(model, name) != value:
+            raise ValueError(
+                f"The checkpoint was written with {name}={value!r}, the model has {getattr(model, name)!r}: build it "
+                "with the same arguments to continue the run."
+            )
+
+
+def _restore_replay(model: StaQ, state: dict[str, Any], folder: Path) -> None:
+    replay = model.replay
+    replay.pos, replay.full = state["pos"], state["full"]
+    size = replay.size()
+    segments = [read(folder / name) for name, _ in state["segments"]]
+    rows = (replay.pos - size + torch.arange(size)) % replay.buffer_size  # oldest first
+    for name in replay.TRANSITION:
+        getattr(replay, name)[rows] = torch.cat([segment[name] for segment in segments])[-size:].to(replay.device)
+    replay.accumulated[:size] = state["accumulated"].to(replay.device)
+    replay.pending[:] = False
+
+
+def _restore_environment(model: StaQ, state: dict[str, Any]) -> None:
+    env = model.env
+    if env is None:
+        return
+    if model.seed is not None:  # where episodes begin anew, they are not to be those of the first iteration
+        env.seed(int(np.random.SeedSequence([model.seed, model.iteration]).generate_state(1)[0]))
+    model._last_obs = env.reset()  # type: ignore[assignment]
+    reason = "their state is not plain data"
+    if state["env"] is not None:
+        try:
+            restore(env, state["env"])
+            model._last_obs = state["last_obs"]
+            return
+        except CannotRestore as error:
+            reason = str(error)
+    model._behaviour.end_episodes(torch.ones(model.n_envs, dtype=torch.bool, device=model.device))
+    warnings.warn(f"The environments begin new episodes, since {reason}; all else is as it was.", stacklevel=3)
