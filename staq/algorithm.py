@@ -183,6 +183,7 @@ class StaQ(OffPolicyAlgorithm):
         self.steps_collected = 0
         self.iteration = 0
         self.phase_seconds: dict[str, float] = {}
+        self.policy_entropy: float | None = None
         if _init_setup_model:
             self._setup_model()
 
@@ -195,7 +196,12 @@ class StaQ(OffPolicyAlgorithm):
         self._generators = {
             name: torch.Generator(device).manual_seed(seed)
             for (name, device), seed in zip(
-                {"replay": self.device, "behaviour": self.device, "targets": self.device, "predict": "cpu"}.items(),
+                {
+                    "replay": self.device,
+                    "behaviour": self.device,
+                    "targets": self.device,
+                    "predict": "cpu",
+                }.items(),
                 _derived_seeds(self.seed, 4),
                 strict=True,
             )
@@ -231,10 +237,22 @@ class StaQ(OffPolicyAlgorithm):
 
     def _check_arguments(self) -> None:
         requirements = [
-            ("memory_size", self.memory_size is None or self.memory_size >= 1, "at least 1, or None to keep all"),
+            (
+                "memory_size",
+                self.memory_size is None or self.memory_size >= 1,
+                "at least 1, or None to keep all",
+            ),
             ("kl_weight", self.kl_weight >= 0, "at least 0"),
-            ("ent_weight_init", self.ent_weight_init > 0, "positive: without entropy the weights of Eq. 2 diverge"),
-            ("ent_weight_final", self.ent_weight_final > 0, "positive: without entropy the weights of Eq. 2 diverge"),
+            (
+                "ent_weight_init",
+                self.ent_weight_init > 0,
+                "positive: without entropy the weights of Eq. 2 diverge",
+            ),
+            (
+                "ent_weight_final",
+                self.ent_weight_final > 0,
+                "positive: without entropy the weights of Eq. 2 diverge",
+            ),
             ("ent_decay_steps", self.ent_decay_steps >= 0, "at least 0"),
             ("reward_scale", self.reward_scale > 0, "positive"),
             ("epsilon", 0 <= self.epsilon <= 1, "between 0 and 1"),
@@ -285,6 +303,11 @@ class StaQ(OffPolicyAlgorithm):
         return self.replay_buffer
 
     @property
+    def seconds_learning(self) -> float:
+        """Wall-clock time since the last call of learn()."""
+        return (time.time_ns() - self.start_time) / 1e9
+
+    @property
     def at_boundary(self) -> bool:
         """Whether the last iteration was finished and the next one not begun."""
         return self._steps_in_iteration == 0
@@ -295,9 +318,7 @@ class StaQ(OffPolicyAlgorithm):
         self.ep_success_buffer = deque(successes, maxlen=self._stats_window_size)
 
     def _begin_iteration(self) -> None:
-        scaled = annealed(
-            self.ent_weight_init, self.ent_weight_final, self.ent_decay_steps, self.steps_collected
-        )
+        scaled = annealed(self.ent_weight_init, self.ent_weight_final, self.ent_decay_steps, self.steps_collected)
         self._step_size = StepSize(scaled / math.log(self.n_actions), self.kl_weight)
         self._steps_in_iteration = 0
         self.policy.policy_update.begin_iteration(self._step_size)
@@ -390,7 +411,8 @@ class StaQ(OffPolicyAlgorithm):
             self._begin_iteration()
             after = self._replay_log_policy()
         self.logger.record("staq/policy_kl", kl_divergence(after, before).mean().item())
-        self.logger.record("staq/policy_entropy", entropy(after).mean().item())
+        self.policy_entropy = entropy(after).mean().item()
+        self.logger.record("staq/policy_entropy", self.policy_entropy)
 
     def report(self, log_interval: int | None) -> None:
         """One line of the log, under SB3's tags and ``staq/``."""
@@ -416,9 +438,7 @@ class StaQ(OffPolicyAlgorithm):
             value = soft_value_of_sample(
                 q[each], log_pi[each], self.step_size.entropy_weight, self._generators["targets"]
             ).view_as(draw)
-        return soft_target(
-            replay.rewards[batches], replay.terminated[batches], value, self.gamma, self.reward_scale
-        )
+        return soft_target(replay.rewards[batches], replay.terminated[batches], value, self.gamma, self.reward_scale)
 
     def _next_q(self, next_obs: torch.Tensor) -> torch.Tensor:
         return ensemble_value(self.policy.q_net_target(next_obs), self.target_reduce).t()  # [B, A]
@@ -501,7 +521,7 @@ class StaQ(OffPolicyAlgorithm):
 
     def action_probabilities(self, observation: np.ndarray) -> np.ndarray:
         """π(·|s) = softmax(ξ(s)). → [B, A], or [A] for a single observation"""
-        return self._evaluated(observation, lambda obs: self.policy.logits(obs).softmax(-1))
+        return self.policy.action_probabilities(observation)
 
     def q_values(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """q of the networks that are learning, [B, E, A], and of each frozen one, oldest first, [B, n, E, A].
@@ -521,6 +541,13 @@ class StaQ(OffPolicyAlgorithm):
         values: np.ndarray = function(obs).cpu().numpy()
         return values if vectorized else values[0]
 
+    def export(self, path: str | pathlib.Path) -> pathlib.Path:
+        """Writes the policy into the folder ``path`` as safetensors and JSON, for ``staq.load_policy``."""
+        from staq.export import export_policy
+
+        spec = self.env.get_attr("spec")[0] if self.env is not None and self.env.has_attr("spec") else None
+        return export_policy(self.policy, path, environment=spec.id if spec is not None else None)
+
     # ------------------------------------------------------------------ stable-baselines3's files and environments
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
@@ -531,9 +558,7 @@ class StaQ(OffPolicyAlgorithm):
         self._check_interval(self.env.num_envs)
         self._make_behaviour()
 
-    def load_replay_buffer(
-        self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True
-    ) -> None:
+    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """As in SB3; the logits are computed anew, since the policy may have moved on since it was saved."""
         replay = load_from_pkl(path, self.verbose)
         if not isinstance(replay, Replay):

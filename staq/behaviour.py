@@ -34,9 +34,7 @@ class Behaviour:
 
     def act(self, logits: torch.Tensor) -> torch.Tensor:
         """Actions [n_envs] for the environments' current logits [n_envs, A]."""
-        drawn = torch.multinomial(
-            epsilon_softmax(logits, self.epsilon), 1, generator=self.generator
-        ).squeeze(-1)
+        drawn = torch.multinomial(epsilon_softmax(logits, self.epsilon), 1, generator=self.generator).squeeze(-1)
         if not self.sticky:
             return drawn
         # A draw of 0 steps would never be applied: an action is held for max(1, Poisson(λ)) steps in total.

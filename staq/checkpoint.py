@@ -31,9 +31,24 @@ from staq.envs.snapshot import CannotRestore, restore, restores_exactly, snapsho
 FORMAT = 1
 KEPT_STATES = 2
 _DIGEST_BYTES = 16
-_COUNTERS = ("num_timesteps", "steps_collected", "iteration", "_episode_num", "_n_updates", "_total_timesteps")
+_COUNTERS = (
+    "num_timesteps",
+    "steps_collected",
+    "iteration",
+    "_episode_num",
+    "_n_updates",
+    "_total_timesteps",
+)
 _IDENTITY = (
-    *("memory_size", "weighting", "n_critics", "n_envs", "buffer_size", "policy_update_interval", "behaviour"),
+    *(
+        "memory_size",
+        "weighting",
+        "n_critics",
+        "n_envs",
+        "buffer_size",
+        "policy_update_interval",
+        "behaviour",
+    ),
     *("kl_weight", "ent_weight_init", "ent_weight_final", "ent_decay_steps", "reward_scale", "gamma", "seed"),
 )
 _NUMPY_TYPES = [

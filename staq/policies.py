@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
@@ -124,6 +125,14 @@ class StaQPolicy(BasePolicy):
     def logits(self, obs: torch.Tensor) -> torch.Tensor:
         """ξ(s): the policy is their softmax. → float64 [B, A]"""
         return self.policy_update.logits(self.policy_update.accumulated(obs))
+
+    @torch.no_grad()
+    def action_probabilities(self, observation: np.ndarray) -> np.ndarray:
+        """π(·|s) = softmax(ξ(s)). → [B, A], or [A] for a single observation"""
+        obs, vectorized = self.obs_to_tensor(observation)
+        assert isinstance(obs, torch.Tensor)
+        probabilities = self.logits(obs).softmax(-1).cpu().numpy()
+        return probabilities if vectorized else probabilities[0]
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:
         assert isinstance(observation, torch.Tensor)

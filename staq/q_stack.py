@@ -55,9 +55,7 @@ class QStack(nn.Module):
 
     def push(self, weights: Weights, beta: float, new_weight: float = 1.0) -> None:
         """Freezes a copy of an ensemble's weights [E, ...] on top; the oldest goes once there are M."""
-        self.relative_weights, _ = pushed_weights(
-            self.relative_weights, beta, new_weight, self.memory_size
-        )
+        self.relative_weights, _ = pushed_weights(self.relative_weights, beta, new_weight, self.memory_size)
         if self.memory_size is None and self.n_pushed == len(self.blocks) * BLOCK_SIZE:
             self._append_block(BLOCK_SIZE)
         for name, slot in self.ensemble(self.n_pushed).items():
@@ -98,12 +96,8 @@ class QStack(nn.Module):
     def q_values(self, obs: torch.Tensor) -> torch.Tensor:
         """q of every frozen network, oldest first. → [n, E, A, B]"""
         if not len(self):
-            return torch.empty(
-                0, self.n_critics, self.architecture.n_actions, len(obs), device=self.device
-            )
-        return torch.stack(
-            [self.architecture.q_values(self.ensemble(push), obs) for push in self.kept_pushes]
-        )
+            return torch.empty(0, self.n_critics, self.architecture.n_actions, len(obs), device=self.device)
+        return torch.stack([self.architecture.q_values(self.ensemble(push), obs) for push in self.kept_pushes])
 
     def _accumulated_piece(self, obs: torch.Tensor) -> torch.Tensor:
         total = self._folded_bias.repeat(len(obs), 1)  # [B, A]
@@ -151,8 +145,7 @@ class QStack(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         per_ensemble = {name: w.split(self.n_critics) for name, w in state["networks"].items()}
         ensembles = (
-            {name: pieces[i] for name, pieces in per_ensemble.items()}
-            for i in range(len(state["relative_weights"]))
+            {name: pieces[i] for name, pieces in per_ensemble.items()} for i in range(len(state["relative_weights"]))
         )
         self.restore(state["n_pushed"], state["relative_weights"], state["prefactor"], ensembles)
 

@@ -52,6 +52,10 @@ class MinAtar(gymnasium.Env[np.ndarray, int]):
         terminated = bool(ended) and not self.ends_by_time_only
         return self.game.state(), float(reward), terminated, bool(ended) and not terminated, {}
 
+    def get_action_meanings(self) -> list[str]:
+        words = {"n": "none", "l": "left", "u": "up", "r": "right", "d": "down", "f": "fire"}
+        return [words[self.game.env.action_map[action]] for action in self.actions]
+
     def render(self) -> np.ndarray:  # type: ignore[override]
         from matplotlib import colormaps
 

@@ -50,9 +50,7 @@ class StackUpdate(PolicyUpdate):
         """c_{k+1} = β_k c_k + w q_k − w' q_{k−M} for the replay (two networks, whatever M), then the push."""
         beta = step_size.beta
         new_weight = 1.0 if self.weighting == "current" else step_size.alpha
-        _, deleted_weight = pushed_weights(
-            self.stack.relative_weights, beta, new_weight, self.stack.memory_size
-        )
+        _, deleted_weight = pushed_weights(self.stack.relative_weights, beta, new_weight, self.stack.memory_size)
         new, oldest, evaluate = q_net.weights, self.stack.oldest, q_net.architecture.q_values
         for rows in replay.filled_rows():
             obs = replay.next_observations[rows]

@@ -1,0 +1,287 @@
+"""The command line: train, eval, watch, plot, info."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import sys
+import tomllib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from staq import presets
+from staq.version import __version__
+
+DEFAULT_N_ENVS = 50
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point of ``staq``. Expected failures are one line on standard error and exit code 1."""
+    parser = build_parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and options.command is not train:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    warnings.showwarning = lambda message, *_, **__: print(f"staq: {message}", file=sys.stderr)
+    try:
+        if options.command is train:
+            options.overrides = parse_overrides(rest)
+        options.command(options)
+    except KeyboardInterrupt:
+        print("staq: stopped at once; the last checkpoint is intact.", file=sys.stderr)
+        return 130
+    except (ValueError, TypeError, OSError, ModuleNotFoundError, FloatingPointError) as error:
+        print(f"staq: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="staq", description="Exact policy mirror descent for discrete actions.")
+    parser.add_argument("--version", action="version", version=f"staq {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    command = commands.add_parser(
+        "train",
+        help="train an agent, or resume a run",
+        description="Trains StaQ on ENV with the preset made for it. Any hyperparameter can be overridden by its name.",
+        epilog="Hyperparameters: " + ", ".join(f"--{name.replace('_', '-')}" for name in presets.defaults()),
+    )
+    command.set_defaults(command=train)
+    command.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium environment, such as CartPole-v1")
+    command.add_argument("--resume", type=Path, metavar="RUN", help="continue the run in this folder, exactly")
+    command.add_argument("--preset", help=f"one of {', '.join(presets.names())}; by default the one made for ENV")
+    command.add_argument("--timesteps", type=whole_number, help="environment steps in all; by default the preset's")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--n-envs", type=int, default=DEFAULT_N_ENVS, help="environments in parallel (%(default)s)")
+    command.add_argument("--out", type=Path, metavar="RUN", help="the run's folder; by default runs/ENV/staq/SEED")
+    command.add_argument("--eval-every", type=whole_number, help="steps between evaluations; by default 50 in a run")
+    command.add_argument("--eval-episodes", type=int, default=20, help="per evaluation and mode (%(default)s)")
+    command.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads (%(default)s)")
+    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    command.add_argument("--wandb", metavar="PROJECT", help="also log to Weights & Biases")
+
+    command = commands.add_parser("eval", help="returns of a trained policy")
+    command.set_defaults(command=evaluate)
+    _add_policy_arguments(command)
+    command.add_argument("--episodes", type=int, default=20)
+    command.add_argument("--seed", type=int, default=0)
+
+    command = commands.add_parser("watch", help="a film of a trained policy")
+    command.set_defaults(command=watch)
+    _add_policy_arguments(command)
+    command.add_argument("--out", type=Path, help="an .mp4 or .gif; by default watch.mp4 in the run")
+    command.add_argument("--episodes", type=int, default=1)
+    command.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the likeliest")
+    command.add_argument("--seed", type=int, default=0)
+
+    command = commands.add_parser("plot", help="learning curves of one or more runs")
+    command.set_defaults(command=plot)
+    command.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    command.add_argument("--out", type=Path, default=Path("learning_curves.png"))
+    command.add_argument("--mode", choices=["greedy", "stochastic"], default="greedy")
+
+    command = commands.add_parser("info", help="versions, extras and presets on this machine")
+    command.set_defaults(command=info)
+    return parser
+
+
+def train(options: argparse.Namespace) -> None:
+    from staq import runs
+
+    if options.resume is not None:
+        folder, config = options.resume, runs.Config.load(options.resume)
+        if options.env is not None or options.overrides:
+            raise ValueError("--resume continues a run as it was configured: give no environment or hyperparameter.")
+    else:
+        config = _configuration(options)
+        folder = options.out or _free_folder(config.env, config.seed)
+        if folder.exists():
+            raise FileExistsError(
+                f"{folder} exists, and no run is ever overwritten: name another --out, or continue it with "
+                f"staq train --resume {folder}"
+            )
+    print(f"{config.env}, preset {config.preset} ({presets.load(config.preset).title}), seed {config.seed} → {folder}")
+    for name, value in (presets.defaults() | config.hyperparameters).items():
+        if name != "policy_kwargs" or value:
+            print(f"  {name:24} {value}{'' if name in config.hyperparameters else '   (default)'}")
+    model = runs.train(config, folder, resuming=options.resume is not None, wandb_project=options.wandb)
+    if model.num_timesteps < config.timesteps:
+        print(f"Stopped at {model.iteration} iterations. Continue with: staq train --resume {folder}")
+        return
+    from staq.plots import learning_curves
+
+    mean, minimum = runs.final_evaluation(model, config, episodes=20)
+    print(f"Greedy return over 20 fresh episodes after {model.num_timesteps} steps: {mean:.1f} (worst {minimum:.1f})")
+    print(f"Model: {folder / 'model'}")
+    try:
+        print(f"Curve: {learning_curves([folder], folder / 'learning_curve.png')}")
+    except ValueError as error:  # too short a run for an evaluation
+        print(error)
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    from staq import runs
+    from staq.evaluation import returns
+
+    policy, env_id = _policy_and_environment(options)
+    env = runs.make_envs(env_id, min(options.episodes, DEFAULT_N_ENVS))
+    for mode in ("greedy", "stochastic"):
+        rewards, lengths = returns(policy, env, options.episodes, mode == "greedy", options.seed)
+        print(
+            f"{env_id}  {mode:10}  return {rewards.mean():.2f} ± {rewards.std():.2f} (min {rewards.min():.2f}, "
+            f"max {rewards.max():.2f}), length {lengths.mean():.0f}, {len(rewards)} episodes"
+        )
+
+
+def watch(options: argparse.Namespace) -> None:
+    from staq.watch import film
+
+    policy, env_id = _policy_and_environment(options)
+    default = options.run / "watch.mp4" if options.run.is_dir() else Path("watch.mp4")
+    out = options.out or default
+    scores = film(policy, env_id, out, options.episodes, not options.stochastic, options.seed)
+    print(f"{out}: {len(scores)} episode(s), return {', '.join(f'{score:g}' for score in scores)}")
+
+
+def plot(options: argparse.Namespace) -> None:
+    from staq.plots import learning_curves
+
+    print(learning_curves(options.runs, options.out, options.mode))
+
+
+def info(options: argparse.Namespace) -> None:
+    from staq.runs import provenance
+
+    for name, value in provenance().items():
+        print(f"{name:20} {value}")
+    print(f"{'cuda':20} {torch.cuda.is_available()}")
+    for extra, module in {
+        "minatar": "minatar",
+        "box2d": "Box2D",
+        "mujoco": "mujoco",
+        "wandb": "wandb",
+    }.items():
+        found = importlib.util.find_spec(module) is not None
+        print(f"{'extra ' + extra:20} {'installed' if found else f'pip install staq[{extra}]'}")
+    for name in presets.names():
+        print(f"{'preset ' + name:20} {presets.load(name).title}")
+
+
+def parse_overrides(words: list[str]) -> dict[str, Any]:
+    """``--memory-size 100 --behaviour=sticky`` as hyperparameters; values are written as in TOML, or as words."""
+    overrides: dict[str, Any] = {}
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        if not word.startswith("--"):
+            raise ValueError(f"{word!r} is neither an option nor the value of one.")
+        name, separator, value = word[2:].partition("=")
+        if not separator:
+            if not queue:
+                raise ValueError(f"--{name} needs a value.")
+            value = queue.pop(0)
+        overrides[name.replace("-", "_")] = _value(value)
+    presets.check_hyperparameters(overrides)
+    return overrides
+
+
+def whole_number(text: str) -> int:
+    """5000, 5_000 or 5e3."""
+    number = float(text)
+    if number != int(number) or number <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(number)
+
+
+def _value(text: str) -> Any:
+    if text.lower() == "none":
+        return None
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    # 1e6 is a float in TOML, but who writes it means a million steps.
+    return int(value) if isinstance(value, float) and value == int(value) and re.fullmatch(r"\d+e\d+", text) else value
+
+
+def _configuration(options: argparse.Namespace) -> Any:
+    from staq import runs
+
+    if options.env is None:
+        raise ValueError("Name an environment, as in: staq train CartPole-v1 (or --resume RUN).")
+    preset = presets.load(options.preset) if options.preset else presets.for_environment(options.env)
+    hyperparameters = preset.hyperparameters | options.overrides
+    timesteps = options.timesteps or preset.timesteps
+    interval = hyperparameters.get("policy_update_interval", presets.defaults()["policy_update_interval"])
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return runs.Config(
+        env=options.env,
+        policy=preset.policy,
+        hyperparameters=hyperparameters,
+        preset=preset.name,
+        timesteps=timesteps,
+        seed=options.seed,
+        n_envs=options.n_envs,
+        eval_every=options.eval_every or max(timesteps // 50, 2 * interval),
+        eval_episodes=options.eval_episodes,
+        threads=options.threads,
+        device=device,
+    )
+
+
+def _free_folder(env: str, seed: int) -> Path:
+    base = Path("runs") / env.replace("/", "-") / "staq"
+    folder, n = base / str(seed), 1
+    while folder.exists():
+        n += 1
+        folder = base / f"{seed}-{n}"
+    return folder
+
+
+def _add_policy_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run", type=Path, metavar="RUN", help="a run, an exported policy, or an SB3 zip (--trust)")
+    command.add_argument("--best", action="store_true", help="the best policy of the run's evaluations")
+    command.add_argument("--env", help="the environment, where the file does not say")
+    command.add_argument("--trust", action="store_true", help="load a zip although unpickling it can run any code")
+
+
+def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str]:
+    """The policy of a run, an export or (trusted) a zip of ``model.save``, and the environment it is for."""
+    from staq.algorithm import StaQ
+    from staq.export import DESCRIPTION, load_policy
+
+    path: Path = options.run
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist.")
+    if path.is_file():
+        if not options.trust:
+            raise ValueError(
+                f"{path} is a pickled model, and loading it can run any code that its maker put in. If you trust its "
+                "source, add --trust; or ask for an export (model.export), which is data only."
+            )
+        try:
+            policy, environment = StaQ.load(path, device="cpu").policy, None
+        except Exception as error:  # unpickling a foreign file can fail in any way
+            raise ValueError(f"{path} is not a model saved by StaQ ({type(error).__name__}: {error}).") from error
+    else:
+        inner = path / ("best_model" if options.best else "model")
+        if not (path / DESCRIPTION).exists() and not inner.exists():
+            raise FileNotFoundError(
+                f"{path} holds no {inner.name}: is the run finished? (--best takes the best so far)"
+            )
+        policy, description = load_policy(path if (path / DESCRIPTION).exists() else inner)
+        environment = description["environment"]
+    env_id = options.env or environment
+    if env_id is None:
+        raise ValueError(f"{path} does not say which environment it is for: name it with --env.")
+    return policy, env_id
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Returns of a policy, greedy and stochastic, as rows that a figure can be rebuilt from."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.type_aliases import PolicyPredictor
+from stable_baselines3.common.vec_env import VecEnv
+
+from staq.algorithm import StaQ
+
+ROWS, SB3_ROWS = "evaluations.csv", "evaluations.npz"
+
+
+class SamplingPolicy(PolicyPredictor, Protocol):
+    """A policy that draws its actions from a generator of its own."""
+
+    sampling: torch.Generator
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One row: how a policy did after so many steps."""
+
+    timesteps: int
+    mode: str
+    """"greedy" takes the likeliest action, "stochastic" samples the policy (without ε)."""
+    episodes: int
+    mean: float
+    """Mean return, unscaled."""
+    std: float
+    """Standard deviation over episodes; it says nothing about other seeds."""
+    minimum: float
+    mean_length: float
+    seconds: float
+    """Wall-clock time of training so far."""
+
+
+def returns(
+    policy: SamplingPolicy, env: VecEnv, episodes: int, greedy: bool, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns and lengths of whole episodes. They depend on the seed and the policy, and change neither."""
+    env.seed(seed)
+    before = policy.sampling.get_state()
+    policy.sampling.manual_seed(seed)
+    try:
+        rewards, lengths = evaluate_policy(policy, env, episodes, deterministic=greedy, return_episode_rewards=True)
+    finally:
+        policy.sampling.set_state(before)
+    return np.array(rewards), np.array(lengths)
+
+
+class Evaluations(BaseCallback):
+    """Evaluates the policy every so many steps, at the boundary of an iteration, and exports the best one.
+
+    An evaluation is seeded by the run's seed and its step, so a resumed run has the same rows.
+
+    :param env: environments of its own
+    :param folder: where ``evaluations.csv``, SB3's ``evaluations.npz`` and ``best_model`` go
+    :param every: environment steps between two evaluations
+    :param episodes: per evaluation and mode
+    """
+
+    model: StaQ
+
+    def __init__(self, env: VecEnv, folder: Path, every: int, episodes: int, seed: int) -> None:
+        super().__init__()
+        self.env = env
+        self.folder = folder
+        self.every = every
+        self.episodes = episodes
+        self.seed = seed
+        self.seconds_before = 0.0
+        self.greedy: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.last: Evaluation | None = None
+
+    def forget_after(self, timesteps: int) -> None:
+        """Keeps the rows of an earlier sitting up to the step at which the run is resumed."""
+        rows = [row for row in read_rows(self.folder) if row.timesteps <= timesteps]
+        if rows:
+            self.last, self.seconds_before = rows[-1], rows[-1].seconds
+            write_rows(self.folder, rows)
+        path = self.folder / SB3_ROWS
+        if path.exists():
+            with np.load(path) as saved:
+                triples = zip(saved["timesteps"], saved["results"], saved["ep_lengths"], strict=True)
+                self.greedy = {int(t): (r, n) for t, r, n in triples if t <= timesteps}
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        self._evaluate_if_due()
+
+    def _on_training_end(self) -> None:
+        if self.model.at_boundary:
+            self._evaluate_if_due()
+
+    def _evaluate_if_due(self) -> None:
+        done = self.last.timesteps if self.last is not None else 0
+        if self.num_timesteps // self.every > done // self.every:
+            self.evaluate()
+
+    def evaluate(self) -> None:
+        """One row per mode; the best greedy policy so far is exported."""
+        best = max((r.mean() for r, _ in self.greedy.values()), default=-np.inf)
+        seed = int(np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)[0])
+        seconds = self.seconds_before + self.model.seconds_learning
+        rows = []
+        for mode in ("greedy", "stochastic"):
+            rewards, lengths = returns(self.model.policy, self.env, self.episodes, mode == "greedy", seed)
+            row = Evaluation(
+                timesteps=self.num_timesteps,
+                mode=mode,
+                episodes=len(rewards),
+                mean=float(rewards.mean()),
+                std=float(rewards.std()),
+                minimum=float(rewards.min()),
+                mean_length=float(lengths.mean()),
+                seconds=round(seconds, 1),
+            )
+            rows.append(row)
+            self.logger.record(f"eval/{mode}_reward", row.mean)
+            if mode == "greedy":
+                self.greedy[self.num_timesteps] = (rewards, lengths)
+                self.logger.record("eval/mean_reward", row.mean)
+                self.logger.record("eval/mean_ep_length", row.mean_length)
+        self.last = rows[0]
+        write_rows(self.folder, [*read_rows(self.folder), *rows])
+        np.savez(
+            self.folder / SB3_ROWS,
+            timesteps=np.array(list(self.greedy)),
+            results=np.array([r for r, _ in self.greedy.values()]),
+            ep_lengths=np.array([n for _, n in self.greedy.values()]),
+        )
+        if rows[0].mean > best:
+            self.model.export(self.folder / "best_model")
+
+
+def read_rows(folder: Path) -> list[Evaluation]:
+    """The evaluations of a run."""
+    path = folder / ROWS
+    if not path.exists():
+        return []
+    types = {"int": int, "float": float, "str": str}
+    with path.open() as file:
+        return [
+            Evaluation(**{f.name: types[str(f.type)](row[f.name]) for f in fields(Evaluation)})
+            for row in csv.DictReader(file)
+        ]
+
+
+def write_rows(folder: Path, rows: list[Evaluation]) -> None:
+    """All rows at once, under the file's name only when they are whole."""
+    partial = folder / f"{ROWS}.partial"
+    with partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [f.name for f in fields(Evaluation)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+    partial.replace(folder / ROWS)

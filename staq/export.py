@@ -1,0 +1,144 @@
+"""A policy to give away: weights in safetensors, the rest in JSON, and nothing that runs on load."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from staq.policies import StaQPolicy
+from staq.q_networks import ConvMlp
+from staq.updates import StackUpdate
+from staq.version import __version__
+
+FORMAT = "staq-policy-1"
+WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
+
+
+def export_policy(policy: StaQPolicy, path: str | Path, environment: str | None = None) -> Path:
+    """Writes a policy into the folder ``path``."""
+    architecture, update = policy.architecture, policy.policy_update
+    if not isinstance(architecture, ConvMlp):
+        raise ValueError(
+            "A custom features_extractor_class is code, which an export does not carry: use model.save(), and give "
+            "your class to whoever loads it."
+        )
+    assert isinstance(update, StackUpdate)
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    stack = update.stack.get_extra_state()
+    tensors = {f"stack.{name}": w for name, w in stack.pop("networks").items()}
+    tensors |= {f"q_net.{name}": w.detach() for name, w in policy.q_net.weights.items()}
+    description = {
+        "format": FORMAT,
+        "version": __version__,
+        "environment": environment,
+        "observation_space": describe_space(policy.observation_space),
+        "action_space": describe_space(policy.action_space),
+        "net_arch": architecture.net_arch,
+        "conv_arch": architecture.conv_arch,
+        "activation_fn": type(architecture.activation).__name__,
+        "channels_last": architecture.channels_last,
+        "normalize_images": architecture.normalize_images,
+        "n_critics": update.stack.n_critics,
+        "memory_size": update.stack.memory_size,
+        "stack": stack,
+    }
+    save_file({name: w.contiguous().cpu() for name, w in tensors.items()}, folder / WEIGHTS)
+    (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+    return folder
+
+
+def load_policy(path: str | Path, device: torch.device | str = "cpu") -> tuple[StaQPolicy, dict[str, Any]]:
+    """The policy of an exported folder, and its description."""
+    folder = Path(path)
+    try:
+        description = json.loads((folder / DESCRIPTION).read_text())
+        tensors = load_file(folder / WEIGHTS, device=str(device))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(
+            f"{folder} is not an exported policy: {DESCRIPTION} and {WEIGHTS} belong in it."
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
+        raise ValueError(f"The exported policy in {folder} is damaged: {error}") from error
+    if description.get("format") != FORMAT:
+        raise ValueError(
+            f"{folder / DESCRIPTION} has format {description.get('format')!r}, this version reads {FORMAT!r}."
+        )
+    activation = getattr(nn, description["activation_fn"])
+    if not (isinstance(activation, type) and issubclass(activation, nn.Module)):
+        raise ValueError(f"{description['activation_fn']!r} is not an activation function of torch.nn.")
+    action_space = space_from(description["action_space"])
+    assert isinstance(action_space, spaces.Discrete)
+    policy = StaQPolicy(
+        space_from(description["observation_space"]),
+        action_space,
+        lr_schedule=lambda _: 0.0,
+        make_update=partial(StackUpdate, memory_size=description["memory_size"], weighting="current"),
+        n_critics=description["n_critics"],
+        net_arch=description["net_arch"],
+        conv_arch=description["conv_arch"],
+        activation_fn=activation,
+        channels_last=description["channels_last"],
+        normalize_images=description["normalize_images"],
+    ).to(device)
+    update = policy.policy_update
+    assert isinstance(update, StackUpdate)
+    try:
+        with torch.no_grad():
+            for name, weight in policy.q_net.weights.items():
+                weight.copy_(tensors[f"q_net.{name}"])
+        networks = {name.removeprefix("stack."): w for name, w in tensors.items() if name.startswith("stack.")}
+        update.stack.set_extra_state(description["stack"] | {"networks": networks})
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(f"The exported policy in {folder} does not fit its own description: {error}") from error
+    return policy, description
+
+
+def describe_space(space: spaces.Space) -> dict[str, Any]:
+    """A space as JSON."""
+    if isinstance(space, spaces.Box):
+        bounds = {"low": _bound(space.low), "high": _bound(space.high)}
+        return {"type": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
+    if isinstance(space, spaces.Discrete):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist()}
+    if isinstance(space, spaces.MultiBinary):
+        return {"type": "MultiBinary", "n": list(space.shape)}
+    raise ValueError(f"A policy over {space} cannot be exported.")
+
+
+def space_from(description: dict[str, Any]) -> spaces.Space:
+    """The space that ``describe_space`` described."""
+    arguments = dict(description)
+    kind = arguments.pop("type")
+    if kind == "Box":
+        shape, dtype = tuple(arguments["shape"]), np.dtype(arguments["dtype"])
+        low, high = (np.array(arguments[b], dtype=float).reshape(-1) for b in ("low", "high"))
+        full = [np.broadcast_to(b if b.size > 1 else b[0], (math.prod(shape),)).reshape(shape) for b in (low, high)]
+        return spaces.Box(full[0].astype(dtype), full[1].astype(dtype), dtype=dtype.type)
+    kinds = {
+        "Discrete": spaces.Discrete,
+        "MultiDiscrete": spaces.MultiDiscrete,
+        "MultiBinary": spaces.MultiBinary,
+    }
+    if kind not in kinds:
+        raise ValueError(f"{kind!r} is no space of an exported policy.")
+    return kinds[kind](**arguments)
+
+
+def _bound(values: np.ndarray) -> list[str | float]:
+    """One number where all are the same; infinities as words, since JSON has none."""
+    distinct = np.unique(values)
+    flat = distinct if distinct.size == 1 else values.reshape(-1)
+    return [float(v) if np.isfinite(v) else str(float(v)) for v in flat.astype(float)]

@@ -1,0 +1,271 @@
+"""A run: one training with everything it leaves behind, in one folder.
+
+config.json        what was run: environment, preset, hyperparameters, seed, versions, commit
+progress.csv       one line per iteration, under SB3's tags (and the same for TensorBoard)
+monitor.csv        one line per training episode
+evaluations.csv    one row per evaluation and mode; evaluations.npz has SB3's format
+checkpoints/       to resume exactly (staq.checkpoint)
+model/             the final policy, exported; best_model/ the best of the evaluations
+learning_curve.png
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import io
+import json
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import gymnasium
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import CSVOutputFormat, Logger, TensorBoardOutputFormat
+from stable_baselines3.common.monitor import ResultsWriter
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
+from tqdm import tqdm
+
+from staq.algorithm import StaQ
+from staq.checkpoint import Checkpoints, newest_state, resume
+from staq.evaluation import Evaluations, returns
+from staq.version import __version__
+
+EXTRA_OF = {"MinAtar": "minatar", "Box2D": "box2d", "box2d": "box2d", "mujoco": "mujoco", "MuJoCo": "mujoco"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a run is, complete: the same configuration on the same machine gives the same rows."""
+
+    env: str
+    """Name of a registered Gymnasium environment."""
+    policy: str
+    """"MlpPolicy" or "CnnPolicy"."""
+    hyperparameters: dict[str, Any]
+    """Arguments of the algorithm that differ from its defaults."""
+    preset: str
+    """The preset that they come from."""
+    timesteps: int
+    """Environment steps in all."""
+    seed: int
+    n_envs: int
+    """Training environments in parallel."""
+    eval_every: int
+    """Environment steps between evaluations."""
+    eval_episodes: int
+    """Episodes per evaluation and mode."""
+    threads: int
+    """CPU threads; results differ in the last bits between thread counts."""
+    device: str = "cpu"
+
+    def save(self, folder: Path) -> None:
+        content = {**asdict(self), "command": " ".join(["staq", *sys.argv[1:]]), "made_by": provenance()}
+        (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> Config:
+        path = folder / "config.json"
+        if not path.exists():
+            raise FileNotFoundError(f"{folder} is not a run: it has no config.json.")
+        content = json.loads(path.read_text())
+        return cls(**{key: value for key, value in content.items() if key not in ("command", "made_by")})
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, commit and machine that made a result."""
+    packages = ("torch", "numpy", "gymnasium", "stable-baselines3")
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "staq": __version__,
+        "commit": commit or None,
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in packages},
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def make_envs(env_id: str, n_envs: int, monitor_csv: Path | None = None) -> VecEnv:
+    """Environments with their returns counted; a missing extra or an unknown name is a clear error."""
+    try:
+        # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
+        env = DummyVecEnv([lambda: gymnasium.make(env_id, disable_env_checker=True)] * n_envs)
+    except gymnasium.error.DependencyNotInstalled as error:
+        extra = next((name for word, name in EXTRA_OF.items() if word in str(error)), None)
+        hint = f" Install it with: pip install 'staq[{extra}]'" if extra else ""
+        raise ModuleNotFoundError(f"{env_id} needs a package that is not installed ({error}).{hint}") from error
+    except gymnasium.error.UnregisteredEnv as error:
+        raise ValueError(f"Unknown environment {env_id!r}: {error}") from error
+    monitored = VecMonitor(env)
+    if monitor_csv is not None:
+        header = {"t_start": monitored.t_start, "env_id": env_id}
+        monitored.results_writer = ResultsWriter(
+            str(monitor_csv), header=header, override_existing=not monitor_csv.exists()
+        )
+    return monitored
+
+
+def train(config: Config, folder: Path, resuming: bool = False, wandb_project: str | None = None) -> StaQ:
+    """Runs a configuration into a folder, or continues the run that is there."""
+    torch.set_num_threads(config.threads)
+    if not resuming:
+        folder.mkdir(parents=True)
+        config.save(folder)
+    checkpoints = folder / "checkpoints"
+    step = 0
+    if resuming:
+        state = newest_state(checkpoints)
+        step = state["counters"]["num_timesteps"]
+        _cut_logs(folder, step, state["counters"]["_episode_num"])
+    env = make_envs(config.env, config.n_envs, folder / "monitor.csv")
+    model = StaQ(config.policy, env, seed=config.seed, device=config.device, **config.hyperparameters)
+    if resuming:
+        resume(model, checkpoints)
+    model.set_logger(_logger(folder, append=resuming))
+    evaluations = Evaluations(
+        make_envs(config.env, config.eval_episodes),
+        folder,
+        config.eval_every,
+        config.eval_episodes,
+        config.seed,
+    )
+    evaluations.forget_after(step)
+    progress, interrupt = Progress(config), Interrupt()
+    with _weights_and_biases(wandb_project, config, folder), interrupt.handling():
+        model.learn(
+            config.timesteps - model.num_timesteps,
+            callback=[evaluations, Checkpoints(checkpoints), progress, interrupt],
+            reset_num_timesteps=not resuming,
+        )
+    if not interrupt.requested:
+        model.export(folder / "model")
+    return model
+
+
+def final_evaluation(model: StaQ, config: Config, episodes: int) -> tuple[float, float]:
+    """Greedy mean and minimum over fresh episodes."""
+    env = make_envs(config.env, min(episodes, 20))
+    rewards, _ = returns(model.policy, env, episodes, greedy=True, seed=config.seed + 1_000_003)
+    env.close()
+    return float(rewards.mean()), float(rewards.min())
+
+
+class Progress(BaseCallback):
+    """One bar: steps, return, entropy, steps per second and time left."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+
+    def _on_training_start(self) -> None:
+        self.bar = tqdm(
+            total=self.config.timesteps,
+            initial=self.num_timesteps,
+            unit=" steps",
+            unit_scale=True,
+            dynamic_ncols=True,
+            desc=self.config.env,
+            smoothing=0.1,
+        )
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        self._show()
+
+    def _on_training_end(self) -> None:
+        self._show()
+        self.bar.close()
+
+    def _show(self) -> None:
+        assert isinstance(self.model, StaQ)
+        shown = {}
+        if self.model.ep_info_buffer:
+            episodes = [episode["r"] for episode in self.model.ep_info_buffer]
+            shown["return"] = f"{sum(episodes) / len(episodes):.1f}"
+        if self.model.policy_entropy is not None:
+            shown["entropy"] = f"{self.model.policy_entropy:.2f}"
+        self.bar.set_postfix(shown, refresh=False)
+        self.bar.update(min(self.num_timesteps, self.config.timesteps) - self.bar.n)
+
+
+class Interrupt(BaseCallback):
+    """Turns Ctrl-C into a stop at the end of the iteration; a second one stops at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requested = False
+
+    @contextmanager
+    def handling(self) -> Iterator[None]:
+        previous = {s: signal.signal(s, self._request) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        tqdm.write("\nStopping after this iteration, with a checkpoint. Press Ctrl-C again to stop at once.")
+
+    def _on_step(self) -> bool:
+        # The first step of an iteration comes after the checkpoint of the one before, and is not kept.
+        return not self.requested
+
+
+def _logger(folder: Path, append: bool) -> Logger:
+    path = folder / "progress.csv"
+    earlier = path.read_text() if append and path.exists() else ""
+    table = CSVOutputFormat(str(path))  # always begins an empty file
+    if earlier:
+        table.file.write(earlier)
+        table.keys = next(csv.reader(io.StringIO(earlier)))
+    return Logger(str(folder), [table, TensorBoardOutputFormat(str(folder / "tensorboard"))])
+
+
+def _cut_logs(folder: Path, timesteps: int, episodes: int) -> None:
+    """Drops what was logged after the checkpoint, since it will be logged again."""
+    progress = folder / "progress.csv"
+    if progress.exists():
+        with progress.open() as file:
+            header, *rows = list(csv.reader(file)) or [[]]
+        if header:
+            column = header.index("time/total_timesteps")
+            rows = [row for row in rows if len(row) == len(header) and int(row[column]) <= timesteps]
+            with progress.open("w", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows([header, *rows])
+    monitor = folder / "monitor.csv"
+    if monitor.exists():
+        lines = monitor.read_text().splitlines(keepends=True)
+        monitor.write_text("".join(lines[: 2 + episodes]))  # a comment and a header come first
+
+
+@contextmanager
+def _weights_and_biases(project: str | None, config: Config, folder: Path) -> Iterator[None]:
+    if project is None:
+        yield
+        return
+    try:
+        import wandb
+    except ImportError as error:
+        raise ModuleNotFoundError("Weights & Biases is not installed: pip install 'staq[wandb]'") from error
+    run = wandb.init(project=project, config=asdict(config), dir=folder, sync_tensorboard=True)
+    try:
+        yield
+    finally:
+        run.finish()
