@@ -25,7 +25,7 @@ import pathlib
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -42,6 +42,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from staq.behaviour import Behaviour, BehaviourName
 from staq.mirror_descent import StepSize, annealed, kl_divergence
 from staq.policies import CnnPolicy, MlpPolicy, StaQPolicy
+from staq.q_networks import Architecture
 from staq.replay import PIECE, Replay
 from staq.soft_bellman import (
     TargetReduce,
@@ -109,7 +110,7 @@ class StaQ(OffPolicyAlgorithm):
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"MlpPolicy": MlpPolicy, "CnnPolicy": CnnPolicy}
     policy: StaQPolicy
-    replay_buffer: Replay | None  # type: ignore[assignment]
+    replay_buffer: Replay | None
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class StaQ(OffPolicyAlgorithm):
         env = _checked_env(env)
         super().__init__(
             policy,
-            env,
+            env,  # type: ignore[arg-type]  # None while loading, as everywhere in SB3
             learning_rate,
             buffer_size=buffer_size,
             learning_starts=0,
@@ -184,6 +185,7 @@ class StaQ(OffPolicyAlgorithm):
         self.iteration = 0
         self.phase_seconds: dict[str, float] = {}
         self.policy_entropy: float | None = None
+        self._advised = False
         if _init_setup_model:
             self._setup_model()
 
@@ -193,18 +195,15 @@ class StaQ(OffPolicyAlgorithm):
         self._check_arguments()
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
+        devices: dict[str, torch.device | str] = {
+            "replay": self.device,
+            "behaviour": self.device,
+            "targets": self.device,
+            "predict": "cpu",
+        }
         self._generators = {
             name: torch.Generator(device).manual_seed(seed)
-            for (name, device), seed in zip(
-                {
-                    "replay": self.device,
-                    "behaviour": self.device,
-                    "targets": self.device,
-                    "predict": "cpu",
-                }.items(),
-                _derived_seeds(self.seed, 4),
-                strict=True,
-            )
+            for (name, device), seed in zip(devices.items(), _derived_seeds(self.seed, len(devices)), strict=True)
         }
         assert isinstance(self.action_space, spaces.Discrete)
         self.replay_buffer = Replay(
@@ -224,16 +223,13 @@ class StaQ(OffPolicyAlgorithm):
             **self.policy_kwargs,
         ).to(self.device)
         self.policy.sampling = self._generators["predict"]
-        self._make_behaviour()
+        self._behaviour = Behaviour(
+            self.behaviour, self.n_envs_or_one, self.epsilon, self.sticky_rate, self._generators["behaviour"]
+        )
         self._begin_iteration()
 
-    def _make_update(self) -> partial[PolicyUpdate]:
+    def _make_update(self) -> Callable[[Architecture, int], PolicyUpdate]:
         return partial(StackUpdate, memory_size=self.memory_size, weighting=self.weighting)
-
-    def _make_behaviour(self) -> None:
-        self._behaviour = Behaviour(
-            self.behaviour, self.n_envs, self.epsilon, self.sticky_rate, self._generators["behaviour"]
-        )
 
     def _check_arguments(self) -> None:
         requirements = [
@@ -272,10 +268,7 @@ class StaQ(OffPolicyAlgorithm):
         for name, holds, requirement in requirements:
             if not holds:
                 raise ValueError(f"{name}={getattr(self, name)!r}: it must be {requirement}.")
-        self._check_interval(self.n_envs_or_one)
-
-    def _check_interval(self, n_envs: int) -> None:
-        interval = self.policy_update_interval
+        interval, n_envs = self.policy_update_interval, self.n_envs_or_one
         if interval % n_envs:
             below, above = interval - interval % n_envs, interval - interval % n_envs + n_envs
             raise ValueError(
@@ -338,6 +331,8 @@ class StaQ(OffPolicyAlgorithm):
 
         :param log_interval: iterations between two lines of the log
         """
+        if reset_num_timesteps or self._last_obs is None:  # the environments are about to be reset
+            self._behaviour.end_episodes(torch.ones(self.n_envs, dtype=torch.bool, device=self.device))
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )
@@ -360,7 +355,7 @@ class StaQ(OffPolicyAlgorithm):
         keep_going, continuing = True, torch.zeros(self.n_envs, dtype=torch.bool, device=self.device)
         with self._timed("collect"):
             while keep_going and self._steps_in_iteration < self.policy_update_interval:
-                obs = self.policy.obs_to_tensor(self._last_obs)[0]  # type: ignore[arg-type]
+                obs = self._tensor(self._last_obs)
                 accumulated = update.accumulated(obs)
                 # What was the next state is the state now, unless its episode has ended.
                 replay.set_accumulated(replay.last_rows[continuing], accumulated[continuing])
@@ -453,6 +448,11 @@ class StaQ(OffPolicyAlgorithm):
         with torch.no_grad():  # summed on the device: nothing is read back while gradients are computed
             self._losses += torch.stack([loss.detach(), taken.abs().mean()])
 
+    def _tensor(self, observation: Any) -> torch.Tensor:
+        obs, _ = self.policy.obs_to_tensor(observation)
+        assert isinstance(obs, torch.Tensor)
+        return obs
+
     def _log_policy(self, accumulated: torch.Tensor) -> torch.Tensor:
         return self.policy.policy_update.logits(accumulated).log_softmax(-1)
 
@@ -507,7 +507,13 @@ class StaQ(OffPolicyAlgorithm):
         self.phase_seconds[phase] = self.phase_seconds.get(phase, 0.0) + time.perf_counter() - start
 
     def _advise_on_environments(self, total_timesteps: int) -> None:
-        if self.n_envs == 1 and self.verbose >= 1 and total_timesteps > self.policy_update_interval:
+        if (
+            self.n_envs == 1
+            and self.verbose >= 1
+            and not self._advised
+            and total_timesteps > self.policy_update_interval
+        ):
+            self._advised = True
             print(
                 "StaQ acts with its whole stack of networks. With one environment that is bound by reading their "
                 "weights; make_vec_env(env, n_envs=50) reads them once for 50 steps and trains several times faster."
@@ -537,8 +543,8 @@ class StaQ(OffPolicyAlgorithm):
 
     @torch.no_grad()
     def _evaluated(self, observation: np.ndarray, function: Any) -> np.ndarray:
-        obs, vectorized = self.policy.obs_to_tensor(observation)
-        values: np.ndarray = function(obs).cpu().numpy()
+        vectorized = self.policy.is_vectorized_observation(observation)
+        values: np.ndarray = function(self._tensor(observation)).cpu().numpy()
         return values if vectorized else values[0]
 
     def export(self, path: str | pathlib.Path) -> pathlib.Path:
@@ -552,11 +558,9 @@ class StaQ(OffPolicyAlgorithm):
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         checked = _checked_env(env)
-        assert checked is not None and not isinstance(checked, str)
+        assert checked is not None
+        assert not isinstance(checked, str)
         super().set_env(checked, force_reset)
-        assert self.env is not None
-        self._check_interval(self.env.num_envs)
-        self._make_behaviour()
 
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """As in SB3; the logits are computed anew, since the policy may have moved on since it was saved."""

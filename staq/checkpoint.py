@@ -13,6 +13,7 @@ with ``weights_only=True``. The two newest states are kept, so a damaged one los
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -23,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy._core import multiarray
 from stable_baselines3.common.callbacks import BaseCallback
 
 from staq.algorithm import StaQ
@@ -51,11 +53,11 @@ _IDENTITY = (
     ),
     *("kl_weight", "ent_weight_init", "ent_weight_final", "ent_decay_steps", "reward_scale", "gamma", "seed"),
 )
-_NUMPY_TYPES = [
+_NUMPY_TYPES: list[Any] = [
     np.ndarray,
     np.dtype,
-    np._core.multiarray._reconstruct,
-    np._core.multiarray.scalar,
+    multiarray._reconstruct,
+    multiarray.scalar,
     *(type(np.dtype(code)) for code in np.typecodes["All"] if code != "O"),
 ]
 
@@ -97,7 +99,8 @@ class Checkpoints(BaseCallback):
         self.last_iteration = self.model.iteration
         self.steps_written = self.model.steps_collected
         self.segments = [(name, rows) for name, rows in state["replay"]["segments"]]
-        self.kept = [_files_of(state)]
+        self.kept = [_files_of(older) for older in _earlier_states(self.folder, self.model.iteration)]
+        self.kept.append(_files_of(state))
         self._delete_unused()  # files of an iteration that was begun and not finished belong to another future
 
     def _on_step(self) -> bool:
@@ -190,6 +193,17 @@ def newest_state(folder: Path) -> dict[str, Any]:
     raise DamagedFile(f"No checkpoint in {folder} is whole: {'; '.join(problems)}.")
 
 
+def _earlier_states(folder: Path, iteration: int) -> list[dict[str, Any]]:
+    """States before the given iteration, oldest first; damaged ones are of no use any more."""
+    earlier = []
+    for path in sorted(folder.glob("state-*.pt")):
+        with contextlib.suppress(DamagedFile):
+            state = read(path)
+            if state["counters"]["iteration"] < iteration:
+                earlier.append(state)
+    return earlier[1 - KEPT_STATES :]
+
+
 def write_atomically(path: Path, content: dict[str, Any]) -> None:
     """Digest and content under ``path`` at once or not at all, and on the disk when this returns."""
     buffer = io.BytesIO()
@@ -224,14 +238,15 @@ def verified_content(path: Path) -> memoryview:
 def read(path: Path) -> dict[str, Any]:
     """A file's content: tensors, arrays, numbers and containers of them, never objects."""
     payload = verified_content(path)
-    with torch.serialization.safe_globals(_NUMPY_TYPES):  # type: ignore[arg-type]
+    with torch.serialization.safe_globals(_NUMPY_TYPES):
         content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     return content
 
 
 def _state_of(model: StaQ, segments: list[tuple[str, int]], with_env: bool) -> dict[str, Any]:
     replay = model.replay
-    assert model.ep_info_buffer is not None and model.ep_success_buffer is not None
+    assert model.ep_info_buffer is not None
+    assert model.ep_success_buffer is not None
     return {
         "format": FORMAT,
         "identity": {name: getattr(model, name) for name in _IDENTITY},
@@ -250,8 +265,8 @@ def _state_of(model: StaQ, segments: list[tuple[str, int]], with_env: bool) -> d
         },
         "generators": {name: generator.get_state() for name, generator in model._generators.items()},
         "behaviour": model._behaviour.state_dict(),
-        "episodes": [{key: float(value) for key, value in info.items()} for info in model.ep_info_buffer],
-        "successes": [float(success) for success in model.ep_success_buffer],
+        "episodes": snapshot(list(model.ep_info_buffer)) or [],
+        "successes": snapshot(list(model.ep_success_buffer)) or [],
         "last_obs": np.array(model._last_obs),
         "env": snapshot(model.env) if with_env else None,
     }

@@ -25,11 +25,12 @@ def main(arguments: list[str] | None = None) -> int:
     options, rest = parser.parse_known_args(arguments)
     if rest and options.command is not train:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    warnings.showwarning = lambda message, *_, **__: print(f"staq: {message}", file=sys.stderr)
     try:
         if options.command is train:
             options.overrides = parse_overrides(rest)
-        options.command(options)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: print(f"staq: {message}", file=sys.stderr)
+            options.command(options)
     except KeyboardInterrupt:
         print("staq: stopped at once; the last checkpoint is intact.", file=sys.stderr)
         return 130

@@ -79,19 +79,17 @@ class Evaluations(BaseCallback):
         self.seed = seed
         self.seconds_before = 0.0
         self.greedy: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.last: Evaluation | None = None
 
-    def forget_after(self, timesteps: int) -> None:
-        """Keeps the rows of an earlier sitting up to the step at which the run is resumed."""
+    def resume_at(self, timesteps: int) -> None:
+        """Keeps the rows of an earlier sitting; one at the very step of the checkpoint is made again, and logged."""
         rows = [row for row in read_rows(self.folder) if row.timesteps <= timesteps]
-        if rows:
-            self.last, self.seconds_before = rows[-1], rows[-1].seconds
-            write_rows(self.folder, rows)
-        path = self.folder / SB3_ROWS
-        if path.exists():
-            with np.load(path) as saved:
-                triples = zip(saved["timesteps"], saved["results"], saved["ep_lengths"], strict=True)
-                self.greedy = {int(t): (r, n) for t, r, n in triples if t <= timesteps}
+        if not rows:
+            return
+        self.seconds_before = rows[-1].seconds
+        write_rows(self.folder, [row for row in rows if row.timesteps < timesteps])
+        with np.load(self.folder / SB3_ROWS) as saved:
+            triples = zip(saved["timesteps"], saved["results"], saved["ep_lengths"], strict=True)
+            self.greedy = {int(t): (r, n) for t, r, n in triples if t < timesteps}
 
     def _on_step(self) -> bool:
         return True
@@ -104,7 +102,7 @@ class Evaluations(BaseCallback):
             self._evaluate_if_due()
 
     def _evaluate_if_due(self) -> None:
-        done = self.last.timesteps if self.last is not None else 0
+        done = max(self.greedy, default=0)
         if self.num_timesteps // self.every > done // self.every:
             self.evaluate()
 
@@ -120,10 +118,10 @@ class Evaluations(BaseCallback):
                 timesteps=self.num_timesteps,
                 mode=mode,
                 episodes=len(rewards),
-                mean=float(rewards.mean()),
-                std=float(rewards.std()),
-                minimum=float(rewards.min()),
-                mean_length=float(lengths.mean()),
+                mean=round(float(rewards.mean()), 4),
+                std=round(float(rewards.std()), 4),
+                minimum=round(float(rewards.min()), 4),
+                mean_length=round(float(lengths.mean()), 2),
                 seconds=round(seconds, 1),
             )
             rows.append(row)
@@ -132,7 +130,6 @@ class Evaluations(BaseCallback):
                 self.greedy[self.num_timesteps] = (rewards, lengths)
                 self.logger.record("eval/mean_reward", row.mean)
                 self.logger.record("eval/mean_ep_length", row.mean_length)
-        self.last = rows[0]
         write_rows(self.folder, [*read_rows(self.folder), *rows])
         np.savez(
             self.folder / SB3_ROWS,

@@ -62,7 +62,7 @@ class Replay(ReplayBuffer):
         rows = (self.pos + torch.arange(n, device=self.device)) % self.buffer_size
         self.observations[rows] = self.to_torch(obs).reshape(n, *self.obs_shape)
         self.next_observations[rows] = self.to_torch(next_obs).reshape(n, *self.obs_shape)
-        self.actions[rows] = self.to_torch(action)
+        self.actions[rows] = self.to_torch(action).long()
         self.rewards[rows] = self.to_torch(reward).float()
         self.terminated[rows] = self.to_torch(done & ~truncated)
         self.pending[rows] = True

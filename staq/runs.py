@@ -20,18 +20,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import CSVOutputFormat, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.monitor import ResultsWriter
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 from tqdm import tqdm
 
 from staq.algorithm import StaQ
@@ -96,7 +96,7 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def make_envs(env_id: str, n_envs: int, monitor_csv: Path | None = None) -> VecEnv:
+def make_envs(env_id: str, n_envs: int) -> VecMonitor:
     """Environments with their returns counted; a missing extra or an unknown name is a clear error."""
     try:
         # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
@@ -107,49 +107,49 @@ def make_envs(env_id: str, n_envs: int, monitor_csv: Path | None = None) -> VecE
         raise ModuleNotFoundError(f"{env_id} needs a package that is not installed ({error}).{hint}") from error
     except gymnasium.error.UnregisteredEnv as error:
         raise ValueError(f"Unknown environment {env_id!r}: {error}") from error
-    monitored = VecMonitor(env)
-    if monitor_csv is not None:
-        header = {"t_start": monitored.t_start, "env_id": env_id}
-        monitored.results_writer = ResultsWriter(
-            str(monitor_csv), header=header, override_existing=not monitor_csv.exists()
-        )
-    return monitored
+    return VecMonitor(env)
 
 
 def train(config: Config, folder: Path, resuming: bool = False, wandb_project: str | None = None) -> StaQ:
     """Runs a configuration into a folder, or continues the run that is there."""
     torch.set_num_threads(config.threads)
-    if not resuming:
-        folder.mkdir(parents=True)
-        config.save(folder)
-    checkpoints = folder / "checkpoints"
-    step = 0
-    if resuming:
-        state = newest_state(checkpoints)
-        step = state["counters"]["num_timesteps"]
-        _cut_logs(folder, step, state["counters"]["_episode_num"])
-    env = make_envs(config.env, config.n_envs, folder / "monitor.csv")
-    model = StaQ(config.policy, env, seed=config.seed, device=config.device, **config.hyperparameters)
-    if resuming:
-        resume(model, checkpoints)
-    model.set_logger(_logger(folder, append=resuming))
-    evaluations = Evaluations(
-        make_envs(config.env, config.eval_episodes),
-        folder,
-        config.eval_every,
-        config.eval_episodes,
-        config.seed,
-    )
-    evaluations.forget_after(step)
-    progress, interrupt = Progress(config), Interrupt()
-    with _weights_and_biases(wandb_project, config, folder), interrupt.handling():
+    checkpoints, step = folder / "checkpoints", 0
+    with ExitStack() as closing:
+        env = make_envs(config.env, config.n_envs)
+        closing.callback(env.close)
+        eval_env = make_envs(config.env, config.eval_episodes)
+        closing.callback(eval_env.close)
+        model = StaQ(config.policy, env, seed=config.seed, device=config.device, **config.hyperparameters)
+        closing.enter_context(_weights_and_biases(wandb_project, config))
+        # All that can be wrong with a configuration is known by now: only then is anything written.
+        if resuming:
+            counters = newest_state(checkpoints)["counters"]
+            step = counters["num_timesteps"]
+            _cut_logs(folder, step, counters["_episode_num"])
+        else:
+            folder.mkdir(parents=True)
+            config.save(folder)
+        env.results_writer = ResultsWriter(
+            str(folder / "monitor.csv"),
+            header={"t_start": env.t_start, "env_id": config.env},
+            override_existing=not resuming,
+        )
+        if resuming:
+            resume(model, checkpoints)
+        logger = _logger(folder, append=resuming)
+        closing.callback(logger.close)
+        model.set_logger(logger)
+        evaluations = Evaluations(eval_env, folder, config.eval_every, config.eval_episodes, config.seed)
+        if resuming:
+            evaluations.resume_at(step)
+        interrupt = closing.enter_context(Interrupt())
         model.learn(
             config.timesteps - model.num_timesteps,
-            callback=[evaluations, Checkpoints(checkpoints), progress, interrupt],
+            callback=[evaluations, Checkpoints(checkpoints), Progress(config), interrupt],
             reset_num_timesteps=not resuming,
         )
-    if not interrupt.requested:
-        model.export(folder / "model")
+        if not interrupt.stopped:
+            model.export(folder / "model")
     return model
 
 
@@ -206,16 +206,15 @@ class Interrupt(BaseCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.requested = False
+        self.requested = self.stopped = False
 
-    @contextmanager
-    def handling(self) -> Iterator[None]:
-        previous = {s: signal.signal(s, self._request) for s in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+    def __enter__(self) -> Self:
+        self.previous = {s: signal.signal(s, self._request) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
@@ -223,9 +222,12 @@ class Interrupt(BaseCallback):
         self.requested = True
         tqdm.write("\nStopping after this iteration, with a checkpoint. Press Ctrl-C again to stop at once.")
 
+    def _on_rollout_start(self) -> None:
+        self.stopped = self.requested
+
     def _on_step(self) -> bool:
-        # The first step of an iteration comes after the checkpoint of the one before, and is not kept.
-        return not self.requested
+        # Only the first step of an iteration stops the run: the checkpoint of the one before is written by then.
+        return not self.stopped
 
 
 def _logger(folder: Path, append: bool) -> Logger:
@@ -256,7 +258,7 @@ def _cut_logs(folder: Path, timesteps: int, episodes: int) -> None:
 
 
 @contextmanager
-def _weights_and_biases(project: str | None, config: Config, folder: Path) -> Iterator[None]:
+def _weights_and_biases(project: str | None, config: Config) -> Iterator[None]:
     if project is None:
         yield
         return
@@ -264,7 +266,7 @@ def _weights_and_biases(project: str | None, config: Config, folder: Path) -> It
         import wandb
     except ImportError as error:
         raise ModuleNotFoundError("Weights & Biases is not installed: pip install 'staq[wandb]'") from error
-    run = wandb.init(project=project, config=asdict(config), dir=folder, sync_tensorboard=True)
+    run = wandb.init(project=project, config=asdict(config), sync_tensorboard=True)
     try:
         yield
     finally:

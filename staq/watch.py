@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import imageio.v2 as imageio
@@ -30,14 +31,17 @@ def film(policy: StaQPolicy, env_id: str, out: Path, episodes: int, greedy: bool
     options = {"fps": fps, "macro_block_size": 2} if out.suffix == ".mp4" else {"duration": 1000 / fps, "loop": 0}
     scores = []
     policy.sampling.manual_seed(seed)
-    with imageio.get_writer(out, **options) as writer:  # type: ignore[arg-type]
+    writer: Any = imageio.get_writer(out, **options)
+    with writer:
         for episode in range(episodes):
             obs, _ = env.reset(seed=seed + episode)
             score, ended = 0.0, False
             while not ended:
                 probabilities = policy.action_probabilities(obs)
                 action, _ = policy.predict(obs, deterministic=greedy)
-                writer.append_data(_frame(env.render(), probabilities, names, int(action) - policy.first_action, score))  # type: ignore[arg-type, attr-defined]
+                writer.append_data(
+                    _frame(np.asarray(env.render()), probabilities, names, int(action) - policy.first_action, score)
+                )
                 obs, reward, terminated, truncated, _ = env.step(int(action))
                 score, ended = score + float(reward), terminated or truncated
             scores.append(score)
@@ -62,7 +66,7 @@ def _frame(game: np.ndarray, probabilities: np.ndarray, names: list[str], action
     return np.asarray(picture)
 
 
-def _action_names(env: gymnasium.Env, env_id: str) -> list[str]:  # type: ignore[type-arg]
+def _action_names(env: gymnasium.Env, env_id: str) -> list[str]:
     meanings = getattr(env.unwrapped, "get_action_meanings", None)
     if meanings is not None:
         return list(meanings())

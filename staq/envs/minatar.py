@@ -16,7 +16,7 @@ from gymnasium import spaces
 FRAME_SCALE = 32  # pixels per cell of a rendered frame
 
 
-class MinAtar(gymnasium.Env[np.ndarray, int]):
+class MinAtar(gymnasium.Env[np.ndarray, np.int64]):
     """One game with its minimal set of actions (the "v1" environments)."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012
@@ -34,7 +34,7 @@ class MinAtar(gymnasium.Env[np.ndarray, int]):
         self.ends_by_time_only = game == "freeway"
         self.seeded = False
         self.action_space = spaces.Discrete(len(self.actions))
-        self.observation_space = spaces.Box(0, 1, self.game.state_shape(), dtype=bool)  # type: ignore[arg-type]
+        self.observation_space = spaces.Box(0, 1, self.game.state_shape(), dtype=bool)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -47,7 +47,7 @@ class MinAtar(gymnasium.Env[np.ndarray, int]):
         self.game.last_action = 0
         return self.game.state(), {}
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         reward, ended = self.game.act(self.actions[int(action)])
         terminated = bool(ended) and not self.ends_by_time_only
         return self.game.state(), float(reward), terminated, bool(ended) and not terminated, {}
@@ -56,7 +56,7 @@ class MinAtar(gymnasium.Env[np.ndarray, int]):
         words = {"n": "none", "l": "left", "u": "up", "r": "right", "d": "down", "f": "fire"}
         return [words[self.game.env.action_map[action]] for action in self.actions]
 
-    def render(self) -> np.ndarray:  # type: ignore[override]
+    def render(self) -> np.ndarray:
         from matplotlib import colormaps
 
         state = self.game.state()

@@ -28,8 +28,9 @@ class CannotRestore(ValueError):
 
 
 def snapshot(root: object) -> Plain:
-    """Everything reachable from ``root`` that is plain data."""
-    return _captured(root, set())
+    """Everything reachable from ``root`` that is plain data; None if nothing is."""
+    state = _captured(root, set())
+    return None if state is _SKIPPED else state
 
 
 def restore(root: object, state: Plain) -> None:

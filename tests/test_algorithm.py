@@ -1,0 +1,405 @@
+"""The loop: what it computes, that it repeats, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from staq import StaQ
+from staq.algorithm import NO_MEANING_HERE
+from tests.conftest import SMALL, Endless, assert_identical, small_model
+from tests.test_q_networks import TinyExtractor
+
+
+class Iterations(BaseCallback):
+    """Looks at the model at the boundary of every iteration."""
+
+    def __init__(self, look: Any) -> None:
+        super().__init__()
+        self.look, self.seen = look, []
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        self.seen.append(self.look(self.model))
+
+    def _on_training_end(self) -> None:
+        self.seen.append(self.look(self.model))
+
+
+# ---------------------------------------------------------------------- what it computes
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MinAtar/Breakout-v1"])
+@pytest.mark.parametrize("memory_size", [1, 3, None])
+@pytest.mark.parametrize("weighting", ["current", "exact"])
+def test_accumulated_logits_equal_a_full_recomputation(env_id: str, memory_size: int | None, weighting: str) -> None:
+    """After the buffer and the stack have both wrapped, under an annealed entropy weight."""
+    model = small_model(env_id, memory_size=memory_size, weighting=weighting).learn(1600)
+    replay, update = model.replay, model.policy.policy_update
+    assert replay.full
+    assert model.iteration == 8
+    recomputed = update.accumulated(replay.next_observations)
+    scale = recomputed.abs().max().item()
+    assert scale > 0.005
+    torch.testing.assert_close(replay.accumulated, recomputed, rtol=1e-5, atol=1e-5 * scale)
+
+
+def test_recomputation_also_holds_while_episodes_end_at_every_step() -> None:
+    """Every next state is then a terminal observation that the policy never acted on."""
+
+    class OneStep(Endless):
+        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            obs, reward, _, _, info = super().step(action)
+            return obs, reward, bool(action), not action, info
+
+    model = StaQ("MlpPolicy", DummyVecEnv([OneStep] * 4), **SMALL).learn(1000)
+    recomputed = model.policy.policy_update.accumulated(model.replay.next_observations)
+    torch.testing.assert_close(model.replay.accumulated, recomputed, rtol=1e-5, atol=1e-4)
+    assert model.replay.terminated.tolist() == model.replay.actions.bool().tolist()
+
+
+def test_targets_equal_a_plain_loop() -> None:
+    """scale·r + γ(1−terminated)(Σ π q̂ + τH), transition by transition, with the two target networks' mean."""
+    model = small_model(reward_scale=3.0).learn(800)
+    replay, tau = model.replay, model.step_size.entropy_weight
+    batches = replay.draw(3, 16)
+    targets = model._targets(batches)
+    for rows, row_targets in zip(batches.tolist(), targets.tolist(), strict=True):
+        for row, target in zip(rows, row_targets, strict=True):
+            next_obs = replay.next_observations[row : row + 1]
+            q = model.policy.q_net_target(next_obs).mean(0)[:, 0].tolist()
+            pi = model.policy.logits(next_obs).softmax(-1)[0].tolist()
+            value = sum(p * x for p, x in zip(pi, q, strict=True)) - tau * sum(p * math.log(p) for p in pi)
+            expected = 3.0 * replay.rewards[row].item()
+            if not replay.terminated[row]:
+                expected += 0.99 * value
+            assert target == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def test_sampled_targets_use_one_action_per_draw() -> None:
+    model = small_model(target_action="sampled", target_reduce="min").learn(800)
+    replay = model.replay
+    row = int((~replay.terminated).nonzero()[0])
+    targets = model._targets(torch.full((1, 2000), row))[0]
+    assert len(targets.unique()) == 2  # CartPole has two actions
+    q = model.policy.q_net_target(replay.next_observations[row : row + 1]).amin(0)[:, 0]
+    gap = 0.99 * (q[0] - q[1]).abs().item()
+    assert (targets.max() - targets.min()).item() == pytest.approx(gap, rel=1e-3)
+
+
+def test_the_entropy_weight_is_annealed_over_all_calls_of_learn() -> None:
+    model = small_model(ent_decay_steps=1000)
+    watch = Iterations(lambda m: m.step_size.entropy_weight * math.log(2))
+    model.learn(400, callback=watch)
+    model.learn(400, callback=watch)  # resets num_timesteps, and must not reset the annealing
+    # 2.0 − 1.6·steps/1000 at 0, 200 and the end of the first call; then from there on
+    assert watch.seen == pytest.approx([2.0, 1.68, 1.36, 1.36, 1.04, 0.72])
+
+
+def test_iterations_are_exact() -> None:
+    """200 environment steps, 200 gradient steps, one push; the policy is fixed in between."""
+    model = small_model(n_envs=5)
+    probe = np.zeros((1, 4), dtype=np.float32)
+
+    class Fixed(Iterations):
+        def _on_rollout_start(self) -> None:
+            self.policy_then = self.model.logits(probe)
+
+        def _on_rollout_end(self) -> None:
+            assert np.array_equal(self.model.logits(probe), self.policy_then)
+            self.seen.append((self.model.num_timesteps, self.model._n_updates, self.model.iteration))
+
+        def _on_training_end(self) -> None:
+            pass
+
+    watch = Fixed(None)
+    model.learn(600, callback=watch)
+    assert watch.seen == [(200, 0, 0), (400, 200, 1), (600, 400, 2)]
+    assert (model._n_updates, len(model.policy.policy_update.stack)) == (600, 3)
+
+
+def test_scaling_rewards_equals_inverse_scaling_of_both_weights() -> None:
+    """Q and τ, η scale together, so the policy is the same: learned here by plain SGD with a scaled step."""
+
+    def run(scale: float) -> StaQ:
+        return small_model(
+            reward_scale=scale,
+            kl_weight=4.0 * scale,
+            ent_weight_init=2.0 * scale,
+            ent_weight_final=0.4 * scale,
+            learning_rate=1e-3,
+            # A linear network, whose gradient and weights both scale with the reward.
+            policy_kwargs={"net_arch": [], "optimizer_class": torch.optim.SGD},
+        ).learn(1000)
+
+    one, eight = run(1.0), run(8.0)
+    obs = one.replay.observations[:50].numpy()
+    np.testing.assert_allclose(eight.logits(obs), one.logits(obs), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(eight.q_values(obs)[0], 8 * one.q_values(obs)[0], rtol=1e-3, atol=1e-3)
+
+
+def test_only_the_online_networks_get_gradients() -> None:
+    model = small_model().learn(400)
+    trained = {id(p) for group in model.policy.optimizer.param_groups for p in group["params"]}
+    assert trained == {id(p) for p in model.policy.q_net.parameters()}
+    assert all(p.grad is None for p in model.policy.q_net_target.parameters())
+    assert not any(w.requires_grad for block in model.policy.policy_update.stack.blocks for w in block.values())
+
+
+def test_q_values_and_probabilities_agree_with_the_policy() -> None:
+    model = small_model().learn(800)
+    obs = model.replay.observations[:6].numpy()
+    current, frozen = model.q_values(obs)
+    assert current.shape == (6, 2, 2)
+    assert frozen.shape == (6, 3, 2, 2)
+    stack = model.policy.policy_update.stack
+    q = frozen.mean(2)  # [B, n, A]
+    logits = stack.prefactor * np.einsum("n,bna->ba", stack.relative_weights, q - q.mean(-1, keepdims=True))
+    np.testing.assert_allclose(model.logits(obs), logits, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(model.action_probabilities(obs).sum(-1), 1.0)
+    greedy = model.predict(obs, deterministic=True)[0]
+    np.testing.assert_array_equal(greedy, model.logits(obs).argmax(-1))
+    assert model.logits(obs[0]).shape == (2,)
+    np.testing.assert_allclose(model.q_values(obs[0])[1], frozen[0], rtol=1e-4, atol=1e-4)
+
+
+def test_predict_samples_the_softmax_without_epsilon() -> None:
+    model = small_model(epsilon=1.0).learn(1000)
+    obs = np.repeat(model.replay.observations[:1].numpy(), 20_000, axis=0)
+    actions = model.predict(obs, deterministic=False)[0]
+    assert actions.mean() == pytest.approx(model.action_probabilities(obs[0])[1], abs=0.015)
+
+
+def test_an_action_space_may_start_elsewhere() -> None:
+    seen = set()
+
+    class Shifted(Endless):
+        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            seen.add(int(action))
+            return super().step(action)
+
+    env = Shifted(action_space=spaces.Discrete(3, start=5))
+    model = StaQ("MlpPolicy", env, **SMALL).learn(400)
+    assert seen == {5, 6, 7}
+    assert 5 <= int(model.predict(env.reset()[0])[0]) <= 7
+
+
+def test_diagnostics_are_logged_every_iteration(tmp_path: Any) -> None:
+    from stable_baselines3.common.logger import configure
+
+    model = small_model()
+    model.set_logger(configure(str(tmp_path), ["csv"]))
+    model.learn(600)
+    model.logger.close()
+    lines = (tmp_path / "progress.csv").read_text().splitlines()
+    assert len(lines) == 4
+    header = set(lines[0].split(","))
+    named = "policy_entropy policy_kl entropy_weight alpha beta stack_size oldest_weight mean_abs_q bellman_error"
+    assert {f"staq/{name}" for name in named.split()} <= header
+    assert {f"time/{phase}_seconds" for phase in ("collect", "targets", "gradient", "improve")} <= header
+    assert {"rollout/ep_rew_mean", "train/loss", "train/learning_rate", "time/fps"} <= header
+
+
+# ---------------------------------------------------------------------- that it repeats
+
+
+@pytest.mark.parametrize("arguments", [{}, {"behaviour": "sticky", "target_action": "sampled"}])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MinAtar/SpaceInvaders-v1"])
+def test_the_same_seed_gives_the_same_run(env_id: str, arguments: dict[str, Any]) -> None:
+    models = []
+    for disturbance in (1, 2):
+        np.random.seed(disturbance)  # noqa: NPY002  (what else uses the global generators must not matter)
+        model = small_model(env_id, **arguments)
+        torch.manual_seed(disturbance)
+        models.append(model.learn(1000))
+    assert_identical(*models)
+    obs = models[0].replay.observations[:100].numpy()
+    np.testing.assert_array_equal(models[0].predict(obs)[0], models[1].predict(obs)[0])
+
+
+def test_another_seed_gives_another_run() -> None:
+    one, two = small_model().learn(400), small_model(seed=8).learn(400)
+    assert not torch.equal(one.replay.observations, two.replay.observations)
+
+
+# ---------------------------------------------------------------------- that it learns
+
+
+@pytest.mark.parametrize("env", [IdentityEnv(4), IdentityEnvBox], ids=["discrete observations", "box"])
+@pytest.mark.parametrize("memory_size", [1, 20, None])
+def test_identity_environments_are_solved(env: Any, memory_size: int | None) -> None:
+    """The reward is 1 where the action equals the observation: 100 per episode for the best policy."""
+    if env is IdentityEnvBox:
+        env = DiscreteAnswers()
+    model = StaQ(
+        "MlpPolicy",
+        env,
+        memory_size=memory_size,
+        policy_update_interval=250,
+        buffer_size=2000,
+        gamma=0.0,
+        learning_rate=3e-3,
+        kl_weight=5.0,
+        ent_decay_steps=3000,
+        policy_kwargs={"net_arch": [32]},
+        seed=0,
+        device="cpu",
+    ).learn(5000)
+    assert evaluate_policy(model, model.get_env(), 5)[0] == 100.0
+
+
+class DiscreteAnswers(gymnasium.Env[np.ndarray, int]):
+    """Say whether the number is above a half."""
+
+    observation_space = spaces.Box(0, 1, (1,))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._draw(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = float((self.number > 0.5) == bool(action))
+        self.steps += 1
+        return self._draw(), reward, False, self.steps == 100, {}
+
+    def _draw(self) -> np.ndarray:
+        # Far enough from the border for a small network to tell in seconds.
+        self.number = float(self.np_random.choice([0.1, 0.3, 0.7, 0.9]))
+        return np.array([self.number], dtype=np.float32)
+
+
+# ---------------------------------------------------------------------- shapes of problems
+
+
+@pytest.mark.parametrize("n_envs", [1, 3, 7])
+def test_any_number_of_environments(n_envs: int) -> None:
+    model = small_model(n_envs=n_envs, policy_update_interval=210).learn(420)
+    assert model.num_timesteps == 420
+
+
+def test_custom_features_extractor_and_net_arch() -> None:
+    kwargs = {"features_extractor_class": TinyExtractor, "net_arch": [5]}
+    model = small_model(policy_kwargs=kwargs).learn(1000)
+    recomputed = model.policy.policy_update.accumulated(model.replay.next_observations)
+    torch.testing.assert_close(model.replay.accumulated, recomputed, rtol=1e-4, atol=1e-4)
+
+
+def test_atari_size_images_train() -> None:
+    class Screen(Endless):
+        def _obs(self) -> Any:
+            return self.np_random.integers(0, 255, (84, 84, 1), dtype=np.uint8)
+
+    env = Screen(observation_space=spaces.Box(0, 255, (84, 84, 1), dtype=np.uint8))
+    model = StaQ("CnnPolicy", env, **(SMALL | {"policy_update_interval": 40, "batch_size": 4})).learn(80)
+    assert model.policy.architecture.hidden_size == 512
+    assert model.replay.observations.dtype is torch.uint8
+
+
+def test_a_learning_rate_schedule_is_followed() -> None:
+    rates = Iterations(lambda m: m.policy.optimizer.param_groups[0]["lr"])
+    small_model(learning_rate=lambda progress: 1e-3 * progress).learn(800, callback=rates)
+    assert rates.seen[1:] == pytest.approx([7.5e-4, 5e-4, 2.5e-4, 0.0])
+
+
+def test_one_environment_is_told_what_more_would_bring(capsys: pytest.CaptureFixture[str]) -> None:
+    model = small_model(n_envs=1, verbose=1)
+    model.learn(400, log_interval=None)
+    assert capsys.readouterr().out.count("n_envs=50") == 1
+    model.learn(400, log_interval=None)
+    assert "n_envs=50" not in capsys.readouterr().out
+
+
+def test_a_callback_that_stops_loses_nothing() -> None:
+    """The step it stopped at is kept, and the iteration is finished by the next call."""
+
+    class Stop(Iterations):
+        def _on_step(self) -> bool:
+            return self.num_timesteps < 300
+
+    model = small_model(n_envs=4)
+    model.learn(1000, callback=Stop(lambda m: None))
+    assert (model.num_timesteps, model.replay.size(), model.iteration) == (300, 300, 1)
+    assert not model.replay.pending.any()
+    model.learn(1000, reset_num_timesteps=False)
+    assert model.steps_collected % 200 == 0
+    assert model.iteration == model.steps_collected // 200
+
+
+# ---------------------------------------------------------------------- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"memory_size": 0}, "memory_size=0.*at least 1, or None"),
+        ({"ent_weight_final": 0.0}, "ent_weight_final=0.0.*positive"),
+        ({"ent_weight_init": -1.0}, "ent_weight_init=-1.0.*positive"),
+        ({"kl_weight": -1.0}, "kl_weight=-1.0"),
+        ({"epsilon": 1.5}, "epsilon=1.5.*between 0 and 1"),
+        ({"behaviour": "stick"}, "behaviour='stick'.*'softmax' or 'sticky'"),
+        ({"gamma": 1.0}, "gamma=1.0"),
+        ({"target_action": "max"}, "target_action='max'"),
+        ({"buffer_size": 2}, "buffer_size=2.*n_envs=4"),
+        ({"policy_update_interval": 202}, "202 is not a multiple of the 4 environments: use 200 or 204"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small_model(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("spaces_", "message"),
+    [
+        ({"action_space": spaces.Box(-1, 1, (2,))}, "discrete action space.*Box.*SAC"),
+        ({"action_space": spaces.Discrete(1)}, "single action"),
+        ({"observation_space": spaces.Dict({"a": spaces.Discrete(2)})}, "Dict observations.*FlattenObservation"),
+    ],
+)
+def test_unsupported_spaces_are_named(spaces_: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        StaQ("MlpPolicy", Endless(**spaces_))
+
+
+@pytest.mark.parametrize("what", ["reward", "observation"])
+def test_nan_stops_before_it_is_stored(what: str) -> None:
+    envs = [lambda i=i: Endless(bad_step=30 if i == 1 else None, bad_obs=what == "observation") for i in range(4)]
+    model = StaQ("MlpPolicy", DummyVecEnv(envs), **SMALL)
+    with pytest.raises(FloatingPointError, match=f"Environment 1 returned a {what}.*step 116"):
+        model.learn(400)
+    assert torch.isfinite(model.replay.rewards).all()
+    assert model.replay.size() == 116
+
+
+def test_arguments_of_dqn_are_accepted_with_one_warning() -> None:
+    with pytest.warns(UserWarning, match="exploration_fraction.*learning_starts") as caught:
+        small_model(exploration_fraction=0.1, learning_starts=100)
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match="have no meaning"):
+        small_model(**dict.fromkeys(NO_MEANING_HERE, 1))
+
+
+def test_an_unknown_argument_names_the_nearest() -> None:
+    with pytest.raises(TypeError, match="'memory_sise'. Did you mean 'memory_size'"):
+        small_model(memory_sise=3)
+
+
+def test_learning_starts_from_make_vec_env_by_name() -> None:
+    model = StaQ("MlpPolicy", "CartPole-v1", **SMALL).learn(200)
+    assert model.num_timesteps == 200
+    make_vec_env("CartPole-v1", 2).close()

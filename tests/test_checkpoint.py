@@ -1,0 +1,265 @@
+"""Checkpoints: exact, atomic, incremental, data only."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+
+from staq import Checkpoints, StaQ, resume
+from staq.checkpoint import DamagedFile, newest_state, read, write_atomically
+from staq.envs.snapshot import CannotRestore, restore, restores_exactly, snapshot
+from tests.conftest import SMALL, Endless, assert_identical, small_model
+
+
+def finish(model: StaQ, folder: Path, total: int) -> StaQ:
+    """What the documentation says: resume, then learn what is left."""
+    resume(model, folder)
+    return model.learn(total - model.num_timesteps, reset_num_timesteps=False, callback=Checkpoints(folder))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "arguments"),
+    [
+        ("CartPole-v1", {}),
+        ("CartPole-v1", {"memory_size": None, "behaviour": "sticky", "target_action": "sampled"}),
+        ("CartPole-v1", {"learning_rate": lambda progress: 1e-3 * progress, "weighting": "exact"}),
+        ("MinAtar/Breakout-v1", {}),
+        ("MinAtar/SpaceInvaders-v1", {"memory_size": 1}),
+    ],
+)
+@pytest.mark.parametrize("stop_after", [200, 1400])
+def test_resuming_equals_never_stopping(tmp_path: Path, env_id: str, arguments: Any, stop_after: int) -> None:
+    """Element by element: before anything has wrapped, and after buffer and stack have."""
+    whole = small_model(env_id, **arguments).learn(2000)
+
+    class StopAt(BaseCallback):
+        def _on_step(self) -> bool:
+            return self.num_timesteps <= stop_after
+
+    small_model(env_id, **arguments).learn(2000, callback=[Checkpoints(tmp_path), StopAt()])
+    resumed = finish(small_model(env_id, **arguments), tmp_path, 2000)
+    assert_identical(whole, resumed)
+    obs = whole.replay.observations[:50].numpy()
+    np.testing.assert_array_equal(whole.predict(obs)[0], resumed.predict(obs)[0])
+
+
+def test_wrappers_of_the_vectorised_environment_are_restored(tmp_path: Path) -> None:
+    def model() -> StaQ:
+        env = VecFrameStack(VecNormalize(make_vec_env("CartPole-v1", 4, seed=1)), 2)
+        return StaQ("MlpPolicy", env, **SMALL, policy_kwargs={"net_arch": [16]})
+
+    whole = model().learn(1000)
+    model().learn(600, callback=Checkpoints(tmp_path))
+    resumed = finish(model(), tmp_path, 1000)
+    assert_identical(whole, resumed)
+
+
+def test_each_frozen_network_is_written_once_and_old_files_go(tmp_path: Path) -> None:
+    written: list[str] = []
+
+    class Recording(Checkpoints):
+        def write(self) -> None:
+            before = {path.name: path.stat().st_mtime_ns for path in self.folder.iterdir()}
+            super().write()
+            after = {path.name: path.stat().st_mtime_ns for path in self.folder.iterdir()}
+            written.extend(name for name, stamp in after.items() if before.get(name) != stamp)
+
+    model = small_model().learn(2000, callback=Recording(tmp_path))
+    assert len(written) == len(set(written)), "no file is written twice"
+    assert sorted(path.name for path in tmp_path.glob("state-*")) == ["state-000009.pt", "state-000010.pt"]
+    # M = 3 kept by the newest state and one more by the state before it.
+    assert sorted(path.name for path in tmp_path.glob("frozen-*")) == [f"frozen-{k:06d}.pt" for k in (6, 7, 8, 9)]
+    # 500 transitions need three segments of 200, and the state before needs one more.
+    assert len(list(tmp_path.glob("replay-*"))) == 4
+    assert model.iteration == 10
+
+
+def test_the_last_good_checkpoint_is_used_and_the_user_is_told(tmp_path: Path) -> None:
+    small_model().learn(1000, callback=Checkpoints(tmp_path))
+    newest = max(tmp_path.glob("state-*"))
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+    with pytest.warns(
+        UserWarning, match=r"state-000005.pt is damaged. Using the checkpoint before it, state-000004.pt"
+    ):
+        model = resume(small_model(), tmp_path)
+    assert model.iteration == 4
+    model.learn(1000 - model.num_timesteps, reset_num_timesteps=False)
+    assert_identical(model, small_model().learn(1000))
+
+
+@pytest.mark.parametrize("name", ["frozen-000004.pt", "replay-000005.pt"])
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_damage_to_any_file_of_the_newest_is_noticed(tmp_path: Path, name: str, damage: str) -> None:
+    small_model().learn(1000, callback=Checkpoints(tmp_path))
+    path = tmp_path / name
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-7])
+    with pytest.warns(UserWarning, match=f"{name} is"):
+        assert resume(small_model(), tmp_path).iteration == 4
+
+
+def test_nothing_whole_is_an_error(tmp_path: Path) -> None:
+    small_model().learn(400, callback=Checkpoints(tmp_path))
+    for path in tmp_path.glob("state-*"):
+        path.write_bytes(b"")
+    with pytest.raises(DamagedFile, match="No checkpoint in"):
+        newest_state(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        newest_state(tmp_path / "elsewhere")
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
+    class Payload:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {tmp_path}/pwned",)
+
+    write_atomically(tmp_path / "state-000001.pt", {"harmless": Payload()})
+    with pytest.raises(pickle.UnpicklingError):
+        read(tmp_path / "state-000001.pt")
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_full_disk_leaves_the_checkpoints_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model()
+    model.learn(400, callback=Checkpoints(tmp_path))
+    files = {path.name for path in tmp_path.iterdir()}
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"could not be written \(No space left on device\).*intact"):
+        model.learn(400, reset_num_timesteps=False, callback=Checkpoints(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == files
+    monkeypatch.undo()
+    assert resume(small_model(), tmp_path).iteration == 2
+
+
+def test_other_arguments_are_refused_by_name(tmp_path: Path) -> None:
+    small_model().learn(400, callback=Checkpoints(tmp_path))
+    with pytest.raises(ValueError, match="written with kl_weight=20.0, the model has 3.0"):
+        resume(small_model(kl_weight=3.0), tmp_path)
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    small_model().learn(400, callback=Checkpoints(tmp_path))
+    with pytest.raises(FileExistsError, match="another run"):
+        small_model().learn(400, callback=Checkpoints(tmp_path))
+
+
+def test_environments_that_cannot_be_restored_begin_new_episodes(tmp_path: Path) -> None:
+    pytest.importorskip("Box2D")
+    small_model("LunarLander-v3").learn(400, callback=Checkpoints(tmp_path))
+    with pytest.warns(UserWarning, match="begin new episodes"):
+        model = resume(small_model("LunarLander-v3"), tmp_path)
+    model.learn(200, reset_num_timesteps=False)
+    assert model.iteration == 3
+
+
+# ---------------------------------------------------------------------- snapshots of environments
+
+
+@pytest.mark.parametrize(
+    ("env_id", "exactly"),
+    [
+        *((name, True) for name in ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1")),
+        *((f"MinAtar/{g}-v1", True) for g in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")),
+        ("LunarLander-v3", False),
+    ],
+)
+def test_which_environments_restore_exactly(env_id: str, exactly: bool) -> None:
+    assert restores_exactly(make_vec_env(env_id, 1)) is exactly
+
+
+def test_an_environment_made_by_hand_is_not_trusted() -> None:
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    assert not restores_exactly(DummyVecEnv([Endless]))
+
+
+def test_a_shared_generator_stays_shared() -> None:
+    class Pair:
+        def __init__(self, seed: int) -> None:
+            self.one = self.two = np.random.RandomState(seed)
+
+    first, second = Pair(1), Pair(2)
+    restore(second, snapshot(first))
+    assert second.one is second.two
+    assert second.one.rand() == first.one.rand()
+
+
+def test_an_object_that_is_not_there_cannot_be_restored() -> None:
+    class Holder:
+        def __init__(self, held: Any) -> None:
+            self.held = held
+
+    with pytest.raises(CannotRestore, match=r"Holder.held was an object"):
+        restore(Holder(None), snapshot(Holder(Holder(1))))
+
+
+# ---------------------------------------------------------------------- kill -9
+
+RUN = """
+import sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from staq import Checkpoints, resume
+from tests.conftest import small_model
+import torch
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+model = small_model({env!r})
+if any(folder.glob("state-*")):
+    resume(model, folder)
+model.learn({total} - model.num_timesteps, reset_num_timesteps=False, callback=Checkpoints(folder))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MinAtar/Breakout-v1"])
+def test_kill_9_at_random_moments_loses_at_most_an_iteration(tmp_path: Path, env_id: str) -> None:
+    """Ten kills; after each the newest checkpoint is whole and at most one iteration behind the run."""
+    total = 24_000
+    script = RUN.format(root=str(Path(__file__).parents[1]), env=env_id, total=total)
+    rng, kills, before = np.random.default_rng(0), 0, 0
+    while True:
+        process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+        while not any(tmp_path.glob("state-*")) and process.poll() is None:
+            time.sleep(0.05)
+        try:
+            process.wait(timeout=float(rng.uniform(4.0, 9.0)) if kills < 10 else 600)
+            break
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        kills += 1
+        names = {path.name for path in tmp_path.glob("state-*.pt")}
+        iteration = newest_state(tmp_path)["counters"]["iteration"]
+        assert iteration == max(int(name[6:12]) for name in names), "the newest state is whole"
+        assert iteration >= before
+        before = iteration
+    assert process.returncode == 0
+    assert kills == 10
+    resumed = resume(small_model(env_id), tmp_path)
+    whole = small_model(env_id)
+    torch.set_num_threads(1)
+    whole.learn(total)
+    assert resumed.num_timesteps == total
+    assert_identical(whole, resumed)

@@ -1,0 +1,260 @@
+"""The command line, in this process: what it leaves behind, and how it fails."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+
+from staq import cli, runs
+from staq.evaluation import read_rows
+from staq.runs import Config
+from tests.conftest import small_model
+
+FAST = (
+    "--policy-update-interval 200 --batch-size 32 --buffer-size 500 --memory-size 3 --target-update-interval 50 "
+    "--policy-kwargs {net_arch=[16]} --n-envs 4 --eval-episodes 2 --threads 1 --seed 5"
+).split()
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def train(out: str, *arguments: str, env: str = "CartPole-v1", steps: int = 1000) -> int:
+    options = ["train", env, "--timesteps", str(steps), "--eval-every", "400", "--out", out]
+    return cli.main([*options, *FAST, *arguments])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    assert train("run") == 0
+    return tmp_path / "run"
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    return list(csv.DictReader(lines))
+
+
+def steady(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Without what depends on the clock."""
+    clocks = ("time/fps", "time/time_elapsed", "t", "seconds")
+    return [{k: v for k, v in row.items() if k not in clocks and not k.endswith("_seconds")} for row in rows]
+
+
+def test_a_run_leaves_everything_behind(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = {path.name for path in run.iterdir()}
+    files = "config.json progress.csv monitor.csv evaluations.csv evaluations.npz learning_curve.png"
+    assert names == {*files.split(), "checkpoints", "model", "best_model", "tensorboard"}
+    config = json.loads((run / "config.json").read_text())
+    assert config["hyperparameters"]["memory_size"] == 3
+    assert config["made_by"]["torch"]
+    assert config["command"].startswith("staq ")
+    rows = read_rows(run)
+    assert [(row.timesteps, row.mode) for row in rows[:2]] == [(400, "greedy"), (400, "stochastic")]
+    assert [row.timesteps for row in rows] == [400, 400, 800, 800]
+    with np.load(run / "evaluations.npz") as saved:
+        assert saved["timesteps"].tolist() == [400, 800]
+        assert saved["results"].shape == (2, 2)
+        assert saved["results"][0].mean() == pytest.approx(rows[0].mean)
+    progress = table(run / "progress.csv")
+    assert [int(row["time/total_timesteps"]) for row in progress] == [200, 400, 600, 800, 1000]
+    assert any((run / "tensorboard").iterdir())
+    assert len(table(run / "monitor.csv")) > 10
+
+
+def test_the_preset_is_printed_with_what_was_overridden(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("run", env="MinAtar/Breakout-v1", steps=200) == 0
+    out = capsys.readouterr().out
+    assert "preset minatar (Paper, Table 2, MinAtar)" in out
+    assert "reward_scale             100.0\n" in out
+    assert "memory_size              3\n" in out
+    assert "kl_weight                20.0   (default)" in out
+
+
+@pytest.mark.parametrize("cut_after", [200, 600])
+def test_a_resumed_run_has_the_same_files(run: Path, tmp_path: Path, cut_after: int, monkeypatch: Any) -> None:
+    """Interrupted by a signal in the middle of an iteration, resumed by the command line."""
+    step = gymnasium.make("CartPole-v1").unwrapped.__class__.step
+    calls = 0
+
+    def interrupting(self: Any, action: Any) -> Any:
+        nonlocal calls
+        calls += self.spec.id == "CartPole-v1"
+        if calls == cut_after + 50:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, action)
+
+    monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.step", interrupting)
+    assert train("other") == 0
+    assert not (tmp_path / "other" / "model").exists()
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "--resume", "other"]) == 0
+    other = tmp_path / "other"
+    for name in ("progress.csv", "monitor.csv", "evaluations.csv"):
+        assert steady(table(other / name)) == steady(table(run / name)), name
+    weights = "model/policy.safetensors"
+    assert (other / weights).read_bytes() == (run / weights).read_bytes()
+
+
+def test_rows_logged_after_the_last_checkpoint_are_not_doubled(run: Path, tmp_path: Path) -> None:
+    """A kill between an evaluation and its checkpoint: the files say more than the checkpoint knows."""
+    shutil.copytree(run, "killed")
+    for path in Path("killed/checkpoints").glob("state-000005.pt"):
+        path.unlink()
+    shutil.rmtree("killed/model")
+    assert cli.main(["train", "--resume", "killed"]) == 0
+    for name in ("progress.csv", "monitor.csv", "evaluations.csv"):
+        assert steady(table(tmp_path / "killed" / name)) == steady(table(run / name)), name
+
+
+def test_a_run_is_never_overwritten(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (run / "config.json").stat().st_mtime_ns
+    assert train("run") == 1
+    assert "no run is ever overwritten" in capsys.readouterr().err
+    assert (run / "config.json").stat().st_mtime_ns == before
+
+
+def test_default_folders_are_free_ones(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert cli.main(["train", "CartPole-v1", "--timesteps", "200", *FAST]) == 0
+    assert (tmp_path / "runs/CartPole-v1/staq/5/model").exists()
+    assert (tmp_path / "runs/CartPole-v1/staq/5-2/model").exists()
+
+
+def test_eval_takes_a_run_an_export_and_with_trust_a_zip(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["run"], ["run", "--best"], ["run/model"]):
+        assert cli.main(["eval", *arguments, "--episodes", "3"]) == 0
+        out = capsys.readouterr().out
+        assert "greedy" in out
+        assert "stochastic" in out
+    small_model().learn(200).save("model.zip")
+    assert cli.main(["eval", "model.zip", "--env", "CartPole-v1"]) == 1
+    assert "--trust" in capsys.readouterr().err
+    assert cli.main(["eval", "model.zip", "--trust", "--episodes", "2"]) == 1
+    assert "name it with --env" in capsys.readouterr().err
+    assert cli.main(["eval", "model.zip", "--trust", "--episodes", "2", "--env", "CartPole-v1"]) == 0
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.gif"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "MinAtar/Breakout-v1"])
+def test_watch_makes_a_film_with_the_probabilities(name: str, env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    assert train("run", env=env, steps=200) == 0
+    assert cli.main(["watch", "run", "--out", name, "--stochastic"]) == 0
+    with imageio.get_reader(name) as film:
+        frame = film.get_data(0)
+    assert frame.shape[0] == 320
+    assert frame.shape[1] > 320  # the game and the panel beside it
+    assert cli.main(["watch", "run", "--out", "film.png"]) == 1
+
+
+def test_plot_joins_seeds_and_tells_kinds_apart(run: Path) -> None:
+    assert train("seed6", "--seed", "6") == 0
+    assert train("exact", "--memory-size", "none") == 0
+    assert cli.main(["plot", "run", "seed6", "exact", "--out", "curves.png"]) == 0
+    assert imageio.imread("curves.png").shape[0] > 300
+
+
+def test_info(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "preset minatar" in out
+    assert "torch" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--memory-size", "100"], {"memory_size": 100}),
+        (["--memory-size=none"], {"memory_size": None}),
+        (["--learning-rate", "3e-4", "--behaviour", "sticky"], {"learning_rate": 3e-4, "behaviour": "sticky"}),
+        (["--ent-decay-steps", "1e6"], {"ent_decay_steps": 1_000_000}),
+        (["--policy-kwargs", "{net_arch=[8]}"], {"policy_kwargs": {"net_arch": [8]}}),
+    ],
+)
+def test_overrides(words: list[str], expected: dict[str, Any]) -> None:
+    parsed = cli.parse_overrides(words)
+    assert parsed == expected
+    assert [type(v) for v in parsed.values()] == [type(v) for v in expected.values()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "Name an environment"),
+        (["train", "CartPole-v1", "--memory-sise", "3"], "Did you mean 'memory_size'"),
+        (["train", "CartPole-v1", "--memory-size", "0"], "memory_size=0"),
+        (["train", "CartPole-v1", "--memory-size"], "--memory-size needs a value"),
+        (["train", "CartPole-v1", "--learning-starts", "3"], "no meaning"),
+        (["train", "CartPole-v1", "stray"], "'stray'"),
+        (["train", "CartPoll-v1"], "Unknown environment 'CartPoll-v1'.*CartPole"),
+        (["train", "Pendulum-v1"], "discrete action space"),
+        (["train", "CartPole-v1", "--n-envs", "48"], "use 4992 or 5040"),
+        (["train", "--resume", "nowhere"], "not a run"),
+        (["train", "CartPole-v1", "--preset", "clasic"], "Did you mean 'classic'"),
+        (["eval", "nowhere"], "does not exist"),
+        (["plot", "nowhere"], "not a run"),
+    ],
+)
+def test_failures_are_one_clear_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("staq: ")
+    import re
+
+    assert re.search(message, error), error
+
+
+def test_a_failed_start_leaves_no_folder(tmp_path: Path) -> None:
+    assert train("bad", "--memory-size", "0") == 1
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any, **__: Any) -> None:
+        raise gymnasium.error.DependencyNotInstalled("Box2D is not installed")
+
+    monkeypatch.setattr(gymnasium, "make", missing)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'staq\[box2d\]'"):
+        runs.make_envs("LunarLander-v3", 1)
+
+
+def test_a_foreign_zip_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("foreign.zip").write_text("not a model")
+    assert cli.main(["eval", "foreign.zip", "--trust", "--env", "CartPole-v1"]) == 1
+    assert "not a model saved by StaQ" in capsys.readouterr().err
+
+
+def test_a_read_only_folder_is_a_clear_error(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied", "somewhere/run")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert train("somewhere/run") == 1
+    assert "Permission denied" in capsys.readouterr().err
+
+
+def test_config_round_trips(run: Path) -> None:
+    config = Config.load(run)
+    assert config.env == "CartPole-v1"
+    assert config.hyperparameters["policy_kwargs"] == {"net_arch": [16]}
+
+
+def test_weights_and_biases_is_an_extra(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert train("run", "--wandb", "project") == 1
+    assert "pip install 'staq[wandb]'" in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""Exports: the same policy elsewhere, without unpickling."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from staq import load_policy
+from staq.export import DESCRIPTION, WEIGHTS, describe_space, space_from
+from tests.conftest import small_model
+from tests.test_q_networks import TinyExtractor
+
+
+@pytest.mark.parametrize(
+    ("env_id", "arguments"),
+    [
+        ("CartPole-v1", {}),
+        ("CartPole-v1", {"memory_size": None}),
+        ("MinAtar/Breakout-v1", {}),
+    ],
+)
+@pytest.mark.parametrize("steps", [0, 800])
+def test_the_export_is_the_same_policy(
+    tmp_path: Path, env_id: str, arguments: dict[str, Any], steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small_model(env_id, **arguments)
+    if steps:
+        model.learn(steps)
+    model.export(tmp_path / "policy")
+    assert sorted(path.name for path in (tmp_path / "policy").iterdir()) == [DESCRIPTION, WEIGHTS]
+
+    def forbidden(*_: Any, **__: Any) -> None:
+        raise AssertionError("loading an export must not unpickle")
+
+    monkeypatch.setattr(pickle, "load", forbidden)
+    monkeypatch.setattr(pickle, "loads", forbidden)
+    monkeypatch.setattr(pickle, "Unpickler", forbidden)
+    policy, description = load_policy(tmp_path / "policy")
+    obs = np.stack([model.observation_space.sample() for _ in range(8)])
+    np.testing.assert_array_equal(policy.action_probabilities(obs), model.action_probabilities(obs))
+    np.testing.assert_array_equal(policy.predict(obs, deterministic=True)[0], model.predict(obs, deterministic=True)[0])
+    assert description["environment"] == env_id
+    assert policy.observation_space == model.observation_space
+
+
+def test_code_is_not_exported(tmp_path: Path) -> None:
+    model = small_model(policy_kwargs={"features_extractor_class": TinyExtractor})
+    with pytest.raises(ValueError, match="does not carry"):
+        model.export(tmp_path / "policy")
+
+
+def test_damage_and_foreign_files_are_named(tmp_path: Path) -> None:
+    folder = small_model().export(tmp_path / "policy")
+    with pytest.raises(FileNotFoundError, match="not an exported policy"):
+        load_policy(tmp_path)
+    description = json.loads((folder / DESCRIPTION).read_text())
+    for change, message in (
+        ({"format": "onnx"}, "format 'onnx'"),
+        ({"net_arch": [3]}, "does not fit its own description"),
+        ({"activation_fn": "functional"}, "not an activation function"),
+    ):
+        (folder / DESCRIPTION).write_text(json.dumps(description | change))
+        with pytest.raises(ValueError, match=message):
+            load_policy(folder)
+    (folder / DESCRIPTION).write_text(json.dumps(description))
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:100])
+    with pytest.raises(ValueError, match="is damaged"):
+        load_policy(folder)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-np.inf, np.inf, (3,)),
+        spaces.Box(np.array([-1.0, -np.inf]), np.array([2.0, 5.0]), dtype=np.float64),
+        spaces.Box(0, 255, (84, 84, 4), dtype=np.uint8),
+        spaces.Box(0, 1, (10, 10, 4), dtype=bool),  # type: ignore[arg-type]
+        spaces.Discrete(5, start=2),
+        spaces.MultiDiscrete([3, 4]),
+        spaces.MultiBinary(6),
+    ],
+    ids=str,
+)
+def test_spaces_round_trip_through_json(space: spaces.Space[Any]) -> None:
+    described = json.loads(json.dumps(describe_space(space), allow_nan=False))
+    assert space_from(described) == space

@@ -1,0 +1,151 @@
+"""Batched networks against the same networks as ordinary modules, one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import nn
+
+from staq.policies import _custom_architecture
+from staq.q_networks import OUTPUT_BIAS, OUTPUT_WEIGHT, Architecture, ConvMlp, QEnsemble
+
+VECTOR = spaces.Box(-1, 1, (5,))
+BOARD = spaces.Box(0, 1, (10, 10, 4), dtype=bool)  # type: ignore[arg-type]
+SCREEN = spaces.Box(0, 255, (4, 84, 84), dtype=np.uint8)
+ATARI = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
+
+
+class TinyExtractor(BaseFeaturesExtractor):
+    def __init__(self, observation_space: spaces.Space[Any]) -> None:
+        super().__init__(observation_space, features_dim=6)
+        assert observation_space.shape is not None
+        self.net = nn.Sequential(nn.Linear(observation_space.shape[0], 6), nn.LayerNorm(6), nn.Tanh())
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.net(obs)
+
+
+def random_weights(architecture: Architecture, n: int) -> dict[str, torch.Tensor]:
+    """n networks whose output layers are not zero."""
+    ensemble = QEnsemble(architecture, n)
+    with torch.no_grad():
+        ensemble.weights[OUTPUT_WEIGHT].normal_()
+        ensemble.weights[OUTPUT_BIAS].normal_()
+    return {name: w.detach() for name, w in ensemble.weights.items()}
+
+
+def plain_network(architecture: ConvMlp, weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """One network as torch.nn would compute it. [B, ...] → [B, A]"""
+    x = architecture.preprocessed(x)
+    if architecture.conv_arch:
+        x = x.permute(0, 3, 1, 2) if architecture.channels_last else x
+        for i, (filters, kernel, stride) in enumerate(architecture.conv_arch):
+            kernel_weights = weights[f"conv.{i}.weight"].view(filters, -1, kernel, kernel)
+            x = architecture.activation(
+                nn.functional.conv2d(x, kernel_weights, weights[f"conv.{i}.bias"], stride=stride)
+            )
+    x = x.flatten(1)
+    for i in range(len(architecture.net_arch)):
+        x = architecture.activation(nn.functional.linear(x, weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"]))
+    return nn.functional.linear(x, weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS])
+
+
+@pytest.mark.parametrize(
+    ("space", "conv_arch", "net_arch", "channels_last"),
+    [
+        (VECTOR, [], [8], True),
+        (VECTOR, [], [8, 7, 6, 5], True),
+        (VECTOR, [], [], True),
+        (BOARD, [(16, 3, 1)], [32], True),
+        (BOARD, [(3, 2, 2), (5, 3, 1)], [], True),
+        (SCREEN, ATARI, [64], False),
+        (spaces.Discrete(7), [], [8], True),
+        (spaces.MultiBinary(6), [], [8], True),
+    ],
+)
+def test_batched_equals_one_by_one(
+    space: spaces.Space[Any], conv_arch: Any, net_arch: list[int], channels_last: bool
+) -> None:
+    torch.manual_seed(0)
+    architecture = ConvMlp(space, 3, net_arch, conv_arch=conv_arch, channels_last=channels_last)
+    space.seed(0)
+    weights = random_weights(architecture, 4)
+    obs = torch.as_tensor(np.stack([space.sample() for _ in range(6)]))
+    q = architecture.q_values(weights, obs)
+    assert q.shape == (4, 3, 6)
+    for i in range(4):
+        one = plain_network(architecture, {name: w[i] for name, w in weights.items()}, obs)
+        torch.testing.assert_close(q[i].t(), one, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_equal_one_by_one() -> None:
+    torch.manual_seed(0)
+    architecture = ConvMlp(BOARD, 3, [8], conv_arch=[(4, 3, 1)])
+    ensemble = QEnsemble(architecture, 2)
+    with torch.no_grad():
+        ensemble.weights[OUTPUT_WEIGHT].normal_()
+    obs = torch.rand(5, 10, 10, 4) > 0.5
+    ensemble(obs).square().sum().backward()
+    for i in range(2):
+        one = {name: w[i].detach().clone().requires_grad_() for name, w in ensemble.weights.items()}
+        plain_network(architecture, one, obs).square().sum().backward()
+        for name, w in ensemble.weights.items():
+            assert w.grad is not None
+            torch.testing.assert_close(w.grad[i], one[name].grad, rtol=1e-4, atol=1e-4)
+
+
+def test_a_custom_module_stacks() -> None:
+    torch.manual_seed(0)
+    architecture = _custom_architecture(VECTOR, 3, TinyExtractor, {}, [5], nn.ReLU, True)
+    weights = random_weights(architecture, 4)
+    obs = torch.randn(6, 5)
+    q = architecture.q_values(weights, obs)
+    for i in range(4):
+        module = architecture.build()
+        module.load_state_dict({name: w[i] for name, w in weights.items() if not name.startswith("output")})
+        one = nn.functional.linear(module(obs), weights[OUTPUT_WEIGHT][i], weights[OUTPUT_BIAS][i])
+        torch.testing.assert_close(q[i].t(), one, rtol=1e-4, atol=1e-5)
+
+
+def test_the_first_policy_is_uniform_and_networks_differ() -> None:
+    ensemble = QEnsemble(ConvMlp(VECTOR, 3, [8]), 2)
+    assert torch.count_nonzero(ensemble(torch.randn(4, 5))) == 0
+    assert not torch.equal(*ensemble.weights["mlp.0.weight"])
+
+
+def test_hidden_layers_have_pytorchs_default_initialisation() -> None:
+    """Uniform within 1/√fan_in, as nn.Linear and nn.Conv2d have it."""
+    torch.manual_seed(0)
+    weight = ConvMlp(BOARD, 3, [256], conv_arch=[(16, 3, 1)]).initial_weights()["mlp.0.weight"]
+    assert weight.shape == (256, 1024)
+    assert weight.abs().max().item() == pytest.approx(1 / 32, rel=1e-3)
+    reference = nn.Linear(1024, 256).weight
+    assert weight.std().item() == pytest.approx(reference.std().item(), rel=0.01)
+
+
+def test_images_are_scaled_and_boards_are_not() -> None:
+    screen = ConvMlp(SCREEN, 2, [4], conv_arch=ATARI, channels_last=False)
+    assert screen.preprocessed(torch.full((1, 4, 84, 84), 255, dtype=torch.uint8)).max() == 1.0
+    assert ConvMlp(BOARD, 2, [4]).preprocessed(torch.ones(1, 10, 10, 4, dtype=torch.bool)).max() == 1.0
+
+
+def test_kernels_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="kernel size 12"):
+        ConvMlp(BOARD, 3, [8], conv_arch=[(4, 12, 1)])
+    with pytest.raises(ValueError, match="MlpPolicy"):
+        ConvMlp(VECTOR, 3, [8], conv_arch=[(4, 3, 1)])
+
+
+def test_batch_norm_is_refused() -> None:
+    class Normed(TinyExtractor):
+        def __init__(self, observation_space: spaces.Space[Any]) -> None:
+            super().__init__(observation_space)
+            self.norm = nn.BatchNorm1d(6)
+
+    with pytest.raises(ValueError, match="LayerNorm"):
+        _custom_architecture(VECTOR, 3, Normed, {}, [], nn.ReLU, True)
