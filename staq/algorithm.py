@@ -43,6 +43,7 @@ from staq.behaviour import Behaviour, BehaviourName
 from staq.mirror_descent import StepSize, annealed, kl_divergence
 from staq.policies import CnnPolicy, MlpPolicy, StaQPolicy
 from staq.q_networks import Architecture
+from staq.regression import regression_gradient
 from staq.replay import PIECE, Replay
 from staq.soft_bellman import (
     TargetReduce,
@@ -385,6 +386,7 @@ class StaQ(OffPolicyAlgorithm):
         replay, target_net = self.replay, self.policy.q_net_target
         steps = self.policy_update_interval if self.gradient_steps < 0 else self.gradient_steps
         self._update_learning_rate(self.policy.optimizer)
+        gradient = regression_gradient(self.policy.q_net, self.batch_size)
         self._losses = torch.zeros(2, device=self.device)
         for start in range(0, steps, self.target_update_interval):
             with self._timed("targets"):
@@ -393,7 +395,10 @@ class StaQ(OffPolicyAlgorithm):
                 targets = self._targets(batches)
             with self._timed("gradient"):
                 for rows, target in zip(batches, targets, strict=True):
-                    self._gradient_step(replay.observations[rows], replay.actions[rows], target)
+                    taken = gradient(replay.observations[rows], replay.actions[rows], target)
+                    self.policy.optimizer.step()
+                    # Summed on the device: nothing is read back while gradients are computed.
+                    self._losses += torch.stack([half_mse(taken, target), taken.abs().mean()])
         self._n_updates += steps
 
     def improve(self) -> None:
@@ -437,16 +442,6 @@ class StaQ(OffPolicyAlgorithm):
 
     def _next_q(self, next_obs: torch.Tensor) -> torch.Tensor:
         return ensemble_value(self.policy.q_net_target(next_obs), self.target_reduce).t()  # [B, A]
-
-    def _gradient_step(self, obs: torch.Tensor, actions: torch.Tensor, target: torch.Tensor) -> None:
-        q = self.policy.q_net(obs)  # [E, A, B]
-        taken = q.gather(1, actions.expand(len(q), 1, -1)).squeeze(1)  # [E, B]
-        loss = half_mse(taken, target)
-        self.policy.optimizer.zero_grad()
-        loss.backward()
-        self.policy.optimizer.step()
-        with torch.no_grad():  # summed on the device: nothing is read back while gradients are computed
-            self._losses += torch.stack([loss.detach(), taken.abs().mean()])
 
     def _tensor(self, observation: Any) -> torch.Tensor:
         obs, _ = self.policy.obs_to_tensor(observation)

@@ -103,7 +103,7 @@ class ConvMlp(Architecture):
                 )
             self.trunk_shapes[f"conv.{i}"] = (filters, channels * kernel * kernel)
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-            channels = filters
+            channels, self.n_positions = filters, height * width  # of the last convolution's output
         return channels * height * width
 
     def initial_trunk(self) -> dict[str, torch.Tensor]:
@@ -114,18 +114,25 @@ class ConvMlp(Architecture):
             weights[f"{name}.bias"] = torch.empty(out_features).uniform_(-bound, bound)
         return weights
 
-    def hidden(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
+    def first_input(self, obs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """What the first layer of every network multiplies, [1, inputs, columns], and the size of a column's axes.
+
+        A column is an observation, or for a convolution a patch of one: then the size is (H', W', B).
+        """
         x = self.preprocessed(obs)  # [B, ...]
-        if self.conv_arch:
-            x = x.permute(3, 1, 2, 0) if self.channels_last else x.permute(1, 2, 3, 0)
-            x = x.unsqueeze(0)  # [1, C, H, W, B]
-            for i, (_, kernel, stride) in enumerate(self.conv_arch):
-                patches, size = unfolded(x, kernel, stride)  # [N, C·k·k, H'·W'·B]
-                x = self.activation(affine(weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"], patches))
-                x = x.unflatten(-1, size)  # [N, C', H', W', B]
-            x = x.flatten(1, -2)  # [N, features, B]
-        else:
-            x = x.flatten(1).t().unsqueeze(0)  # [1, features, B]
+        if not self.conv_arch:
+            return x.flatten(1).t().unsqueeze(0), (len(obs),)
+        x = x.permute(3, 1, 2, 0) if self.channels_last else x.permute(1, 2, 3, 0)  # [C, H, W, B]
+        return unfolded(x.unsqueeze(0), *self.conv_arch[0][1:])
+
+    def hidden(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
+        x, size = self.first_input(obs)
+        for i in range(len(self.conv_arch)):
+            if i > 0:
+                x, size = unfolded(x, *self.conv_arch[i][1:])  # [N, C·k·k, H'·W'·B]
+            x = self.activation(affine(weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"], x))
+            x = x.unflatten(-1, size)  # [N, C', H', W', B]
+        x = x.flatten(1, -2)  # [N, features, B]
         for i in range(len(self.net_arch)):
             x = self.activation(affine(weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"], x))
         # Without a hidden layer all N networks see the input itself.

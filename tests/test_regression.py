@@ -1,0 +1,65 @@
+"""The written-out gradient against autograd's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from staq.q_networks import OUTPUT_WEIGHT, ConvMlp, QEnsemble
+from staq.regression import AutogradGradient, ClosedFormGradient, regression_gradient
+from tests.test_q_networks import BOARD, VECTOR
+
+
+def ensemble(n: int, **arguments: Any) -> QEnsemble:
+    torch.manual_seed(0)
+    made = QEnsemble(ConvMlp(n_actions=3, **arguments), n)
+    with torch.no_grad():
+        made.weights[OUTPUT_WEIGHT].normal_()
+    return made
+
+
+@pytest.mark.parametrize("n_networks", [1, 2, 3])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"observation_space": VECTOR, "net_arch": [8]},
+        {"observation_space": VECTOR, "net_arch": [8, 7, 6]},
+        {"observation_space": VECTOR, "net_arch": []},
+        {"observation_space": BOARD, "net_arch": [16], "conv_arch": [(4, 3, 1)]},
+        {"observation_space": BOARD, "net_arch": [9, 5], "conv_arch": [(4, 4, 3)]},
+        {"observation_space": BOARD, "net_arch": [], "conv_arch": [(4, 3, 1)]},
+    ],
+)
+def test_closed_form_equals_autograd(n_networks: int, arguments: dict[str, Any]) -> None:
+    """Twice on the same buffers, so that nothing of the first batch is left in the second."""
+    networks = ensemble(n_networks, **arguments)
+    closed = regression_gradient(networks, 32)
+    assert isinstance(closed, ClosedFormGradient)
+    for _ in range(2):
+        obs = torch.rand(32, 10, 10, 4) > 0.5 if arguments["observation_space"] is BOARD else torch.randn(32, 5)
+        actions, target = torch.randint(0, 3, (32,)), torch.randn(32)
+        taken = closed(obs, actions, target).clone()
+        found = {name: w.grad.clone() for name, w in networks.weights.items() if w.grad is not None}
+        reference = ensemble(n_networks, **arguments)
+        torch.testing.assert_close(AutogradGradient(reference)(obs, actions, target), taken)
+        for name, weight in reference.weights.items():
+            torch.testing.assert_close(found[name], weight.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_what_has_no_closed_form_uses_autograd() -> None:
+    tanh = ensemble(2, observation_space=VECTOR, net_arch=[8], activation_fn=nn.Tanh)
+    deep = ensemble(2, observation_space=BOARD, net_arch=[8], conv_arch=[(4, 3, 1), (4, 3, 1)])
+    assert all(isinstance(regression_gradient(e, 8), AutogradGradient) for e in (tanh, deep))
+
+
+def test_the_optimiser_sees_the_gradient() -> None:
+    networks = ensemble(2, observation_space=VECTOR, net_arch=[8])
+    optimizer = torch.optim.SGD(networks.parameters(), lr=0.1)
+    before = {name: w.detach().clone() for name, w in networks.weights.items()}
+    regression_gradient(networks, 4)(torch.randn(4, 5), torch.zeros(4, dtype=torch.long), torch.randn(4))
+    optimizer.step()
+    for name, weight in networks.weights.items():
+        torch.testing.assert_close(weight.detach(), before[name] - 0.1 * weight.grad)
