@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)          ## solve CartPole, save the model, draw the curve
-	$(BIN)/staq demo
+	$(BIN)/staq train CartPole-v1 --preset demo
 
 test: $(READY)          ## the tests that a change must pass
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered
