@@ -71,6 +71,8 @@ NO_MEANING_HERE = {
     "max_grad_norm": "gradients are not clipped",
 }
 """Arguments of SB3's DQN that are accepted and ignored, and why."""
+LARGE_STACK = 10
+"""Networks from which on acting in a single environment is worth a word."""
 
 
 class StaQ(OffPolicyAlgorithm):
@@ -233,23 +235,12 @@ class StaQ(OffPolicyAlgorithm):
         return partial(StackUpdate, memory_size=self.memory_size, weighting=self.weighting)
 
     def _check_arguments(self) -> None:
+        some_entropy = "positive: without entropy the weights of Eq. 2 diverge"
         requirements = [
-            (
-                "memory_size",
-                self.memory_size is None or self.memory_size >= 1,
-                "at least 1, or None to keep all",
-            ),
+            ("memory_size", self.memory_size is None or self.memory_size >= 1, "at least 1, or None to keep all"),
             ("kl_weight", self.kl_weight >= 0, "at least 0"),
-            (
-                "ent_weight_init",
-                self.ent_weight_init > 0,
-                "positive: without entropy the weights of Eq. 2 diverge",
-            ),
-            (
-                "ent_weight_final",
-                self.ent_weight_final > 0,
-                "positive: without entropy the weights of Eq. 2 diverge",
-            ),
+            ("ent_weight_init", self.ent_weight_init > 0, some_entropy),
+            ("ent_weight_final", self.ent_weight_final > 0, some_entropy),
             ("ent_decay_steps", self.ent_decay_steps >= 0, "at least 0"),
             ("reward_scale", self.reward_scale > 0, "positive"),
             ("epsilon", 0 <= self.epsilon <= 1, "between 0 and 1"),
@@ -259,7 +250,7 @@ class StaQ(OffPolicyAlgorithm):
             ("target_action", self.target_action in ("expected", "sampled"), "'expected' or 'sampled'"),
             ("target_reduce", self.target_reduce in ("mean", "min"), "'mean' or 'min'"),
             ("weighting", self.weighting in ("current", "exact"), "'current' or 'exact'"),
-            ("gamma", 0 <= self.gamma < 1, "at least 0 and below 1"),
+            ("gamma", 0 <= self.gamma <= 1, "between 0 and 1"),
             ("batch_size", self.batch_size >= 1, "at least 1"),
             ("buffer_size", self.buffer_size >= self.n_envs_or_one, f"at least n_envs={self.n_envs_or_one}"),
             ("policy_update_interval", self.policy_update_interval >= 1, "at least 1"),
@@ -337,7 +328,7 @@ class StaQ(OffPolicyAlgorithm):
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )
-        self._advise_on_environments(total_timesteps)
+        self._advise_on_environments()
         callback.on_training_start(locals(), globals())
         while self.num_timesteps < total_timesteps:
             if not self.collect(callback):
@@ -363,8 +354,7 @@ class StaQ(OffPolicyAlgorithm):
                 indices = self._behaviour.act(update.logits(accumulated)).cpu().numpy()
                 actions = indices + self.policy.first_action
                 new_obs, rewards, dones, infos = self.env.step(actions)
-                self._check_finite(new_obs, rewards)  # type: ignore[arg-type]
-                self._store_transition(replay, indices, new_obs, rewards, dones, infos)
+                self._store(indices, new_obs, rewards, dones, infos)
                 self._update_info_buffer(infos, dones)
                 self._episode_num += int(dones.sum())
                 continuing = torch.as_tensor(~dones, device=self.device)
@@ -454,29 +444,24 @@ class StaQ(OffPolicyAlgorithm):
     def _replay_log_policy(self) -> torch.Tensor:
         return self._log_policy(self.replay.accumulated[: self.replay.size()])
 
-    def _store_transition(  # type: ignore[override]
-        self,
-        replay_buffer: Replay,
-        buffer_action: np.ndarray,
-        new_obs: Any,
-        reward: np.ndarray,
-        dones: np.ndarray,
-        infos: list[dict[str, Any]],
+    def _store(
+        self, actions: np.ndarray, new_obs: Any, rewards: np.ndarray, dones: np.ndarray, infos: list[dict[str, Any]]
     ) -> None:
         """As the policy saw it; a vectorised environment hands the last state of an episode over in its info."""
         next_obs = np.array(new_obs)
         for i in np.flatnonzero(dones):
             if infos[i].get("terminal_observation") is not None:
                 next_obs[i] = infos[i]["terminal_observation"]
-        replay_buffer.add(self._last_obs, next_obs, buffer_action, reward, dones, infos)
+        self._check_finite(next_obs, rewards)
+        self.replay.add(self._last_obs, next_obs, actions, rewards, dones, infos)
         self._last_obs = new_obs
 
-    def _check_finite(self, new_obs: np.ndarray, rewards: np.ndarray) -> None:
-        for what, values in (("reward", rewards), ("observation", new_obs)):
+    def _check_finite(self, next_obs: np.ndarray, rewards: np.ndarray) -> None:
+        for what, values in (("a reward", rewards), ("an observation", next_obs)):
             if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
                 index = int(np.argwhere(~np.isfinite(values))[0][0])
                 raise FloatingPointError(
-                    f"Environment {index} returned a {what} that is not finite at step {self.num_timesteps} "
+                    f"Environment {index} returned {what} that is not finite at step {self.num_timesteps} "
                     f"({np.asarray(values[index]).tolist()}). Training stopped before it was stored: checkpoints are "
                     "intact. Mend or clip the environment's output."
                 )
@@ -501,17 +486,14 @@ class StaQ(OffPolicyAlgorithm):
         yield
         self.phase_seconds[phase] = self.phase_seconds.get(phase, 0.0) + time.perf_counter() - start
 
-    def _advise_on_environments(self, total_timesteps: int) -> None:
-        if (
-            self.n_envs == 1
-            and self.verbose >= 1
-            and not self._advised
-            and total_timesteps > self.policy_update_interval
-        ):
+    def _advise_on_environments(self) -> None:
+        large_stack = self.memory_size is None or self.memory_size > LARGE_STACK
+        if self.n_envs == 1 and large_stack and not self._advised:
             self._advised = True
-            print(
+            warnings.warn(
                 "StaQ acts with its whole stack of networks. With one environment that is bound by reading their "
-                "weights; make_vec_env(env, n_envs=50) reads them once for 50 steps and trains several times faster."
+                "weights; make_vec_env(env, n_envs=50) reads them once for 50 steps and trains several times faster.",
+                stacklevel=3,
             )
 
     # ------------------------------------------------------------------ using the policy
@@ -573,7 +555,7 @@ class StaQ(OffPolicyAlgorithm):
         return ["policy", "policy.optimizer"], []
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_generators", "_behaviour", "_losses"]
+        return [*super()._excluded_save_params(), "_generators", "_behaviour", "_losses", "_step_size"]
 
 
 def _ignore_with_a_warning(arguments: dict[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""What StaQ costs. ``make bench`` runs ``python -m benchmarks``."""
