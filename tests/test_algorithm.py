@@ -197,6 +197,31 @@ def test_an_action_space_may_start_elsewhere() -> None:
     assert 5 <= int(model.predict(env.reset()[0])[0]) <= 7
 
 
+def test_sticky_actions_end_with_their_episode() -> None:
+    """Held for about 1,000 steps, but episodes have 5: one action in each, and another one in the next."""
+    episodes: list[list[int]] = []
+
+    class FiveSteps(Endless):
+        def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+            self.steps = 0
+            episodes.append([])
+            self.actions = episodes[-1]
+            return super().reset(**arguments)
+
+        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.actions.append(int(action))
+            obs, reward, _, _, info = super().step(action)
+            return obs, reward, self.steps == 5, False, info
+
+    envs = DummyVecEnv([lambda: FiveSteps(action_space=spaces.Discrete(50))] * 4)
+    model = StaQ("MlpPolicy", envs, behaviour="sticky", sticky_rate=1000.0, **SMALL)
+    model.learn(200)
+    finished = [actions for actions in episodes if len(actions) == 5]
+    assert len(finished) == 40
+    assert all(len(set(actions)) == 1 for actions in finished)
+    assert len({actions[0] for actions in finished}) > 15
+
+
 def test_diagnostics_are_logged_every_iteration(tmp_path: Any) -> None:
     from stable_baselines3.common.logger import configure
 
