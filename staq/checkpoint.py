@@ -42,16 +42,18 @@ _COUNTERS = (
     "_total_timesteps",
 )
 _IDENTITY = (
+    *("memory_size", "weighting", "kl_weight", "ent_weight_init", "ent_weight_final", "ent_decay_steps"),
     *(
-        "memory_size",
-        "weighting",
-        "n_critics",
-        "n_envs",
-        "buffer_size",
-        "policy_update_interval",
+        "gamma",
+        "reward_scale",
+        "epsilon",
         "behaviour",
+        "sticky_rate",
+        "n_envs",
+        "policy_update_interval",
+        "buffer_size",
     ),
-    *("kl_weight", "ent_weight_init", "ent_weight_final", "ent_decay_steps", "reward_scale", "gamma", "seed"),
+    *("n_critics", "batch_size", "gradient_steps", "target_update_interval", "target_action", "target_reduce", "seed"),
 )
 _NUMPY_TYPES: list[Any] = [
     np.ndarray,
