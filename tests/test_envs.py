@@ -32,15 +32,17 @@ def test_a_seed_fixes_everything_also_on_a_used_environment(game: str) -> None:
     """Sticky actions repeat the last action, which must not survive a reset."""
 
     def play(env: gymnasium.Env[Any, Any], last_action: int) -> list[Any]:
-        env.reset(seed=5)
-        env.step(last_action)
-        env.reset(seed=5)
-        rng, outcomes = np.random.default_rng(0), []
-        for _ in range(200):
-            obs, reward, terminated, truncated, _ = env.step(int(rng.integers(ACTIONS[game])))
-            outcomes.append((obs.tobytes(), reward, terminated, truncated))
-            if terminated or truncated:
-                outcomes.append(env.reset()[0].tobytes())
+        outcomes: list[Any] = []
+        for seed in range(40):  # one first step in ten repeats the action before it
+            env.reset(seed=seed)
+            env.step(last_action)
+            outcomes.append(env.reset(seed=seed)[0].tobytes())
+            rng = np.random.default_rng(seed)
+            for _ in range(6):
+                obs, reward, terminated, truncated, _ = env.step(int(rng.integers(ACTIONS[game])))
+                outcomes.append((obs.tobytes(), reward, terminated, truncated))
+                if terminated or truncated:
+                    outcomes.append(env.reset()[0].tobytes())
         return outcomes
 
     env = gymnasium.make(f"MinAtar/{game}-v1")

@@ -1,0 +1,38 @@
+"""Evaluations depend on the policy and the seed, and disturb neither the policy nor the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from staq.evaluation import Evaluation, Evaluations, read_rows, returns, write_rows
+from staq.runs import make_envs
+from tests.conftest import assert_identical, small_model
+
+
+def test_returns_repeat_and_leave_the_generator_as_it_was() -> None:
+    model, env = small_model().learn(400), make_envs("CartPole-v1", 3)
+    before = model.policy.sampling.get_state()
+    first = returns(model.policy, env, 6, greedy=False, seed=3)
+    assert torch.equal(model.policy.sampling.get_state(), before)
+    np.testing.assert_array_equal(returns(model.policy, env, 6, greedy=False, seed=3), first)
+    assert not np.array_equal(returns(model.policy, env, 6, greedy=False, seed=4)[0], first[0])
+
+
+def test_evaluating_does_not_change_the_run(tmp_path: Path) -> None:
+    evaluated = small_model()
+    evaluated.learn(800, callback=Evaluations(make_envs("CartPole-v1", 2), tmp_path, 200, 2, seed=0))
+    assert_identical(evaluated, small_model().learn(800))
+    assert [row.timesteps for row in read_rows(tmp_path)] == [200, 200, 400, 400, 600, 600, 800, 800]
+    assert (tmp_path / "best_model").is_dir()
+
+
+def test_rows_round_trip(tmp_path: Path) -> None:
+    rows = [
+        Evaluation(10, "greedy", 2, 1.5, 0.5, 1.0, 7.0, 3.2),
+        Evaluation(10, "stochastic", 2, -1.0, 0.0, -1.0, 9.0, 3.2),
+    ]
+    write_rows(tmp_path, rows)
+    assert read_rows(tmp_path) == rows
