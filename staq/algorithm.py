@@ -18,7 +18,6 @@ Each iteration k has three acts (Alg. 1 of the paper):
 
 from __future__ import annotations
 
-import difflib
 import io
 import math
 import pathlib
@@ -39,6 +38,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_pkl
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 
+from staq import arguments
 from staq.behaviour import Behaviour, BehaviourName
 from staq.mirror_descent import StepSize, annealed, kl_divergence
 from staq.policies import CnnPolicy, MlpPolicy, StaQPolicy
@@ -57,20 +57,6 @@ from staq.soft_bellman import (
 from staq.updates import PolicyUpdate, StackUpdate
 from staq.updates.stack import Weighting
 
-NO_MEANING_HERE = {
-    "learning_starts": "the first policy is uniform and training starts after the first iteration",
-    "tau": "target networks are copied whole, every target_update_interval gradient steps",
-    "train_freq": "the policy is fixed for policy_update_interval environment steps",
-    "replay_buffer_class": "the replay also holds the policy's accumulated logits",
-    "replay_buffer_kwargs": "the replay also holds the policy's accumulated logits",
-    "optimize_memory_usage": "next states are stored with their logits",
-    "n_steps": "targets look one step ahead",
-    "exploration_fraction": "the policy explores by its entropy, and by a constant epsilon",
-    "exploration_initial_eps": "the policy explores by its entropy, and by a constant epsilon",
-    "exploration_final_eps": "the policy explores by its entropy, and by a constant epsilon",
-    "max_grad_norm": "gradients are not clipped",
-}
-"""Arguments of SB3's DQN that are accepted and ignored, and why."""
 LARGE_STACK = 10
 """Networks from which on acting in a single environment is worth a word."""
 
@@ -148,8 +134,8 @@ class StaQ(OffPolicyAlgorithm):
         _init_setup_model: bool = True,
         **arguments_of_dqn: Any,
     ) -> None:
-        _ignore_with_a_warning(arguments_of_dqn)
-        env = _checked_env(env)
+        arguments.ignore_with_a_warning(arguments_of_dqn, known=StaQ.__init__.__annotations__)
+        env = arguments.checked_env(env)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None while loading, as everywhere in SB3
@@ -195,7 +181,7 @@ class StaQ(OffPolicyAlgorithm):
     # ------------------------------------------------------------------ setting up
 
     def _setup_model(self) -> None:
-        self._check_arguments()
+        arguments.check(vars(self), self.n_envs_or_one)
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
         devices: dict[str, torch.device | str] = {
@@ -233,40 +219,6 @@ class StaQ(OffPolicyAlgorithm):
 
     def _make_update(self) -> Callable[[Architecture, int], PolicyUpdate]:
         return partial(StackUpdate, memory_size=self.memory_size, weighting=self.weighting)
-
-    def _check_arguments(self) -> None:
-        some_entropy = "positive: without entropy the weights of Eq. 2 diverge"
-        requirements = [
-            ("memory_size", self.memory_size is None or self.memory_size >= 1, "at least 1, or None to keep all"),
-            ("kl_weight", self.kl_weight >= 0, "at least 0"),
-            ("ent_weight_init", self.ent_weight_init > 0, some_entropy),
-            ("ent_weight_final", self.ent_weight_final > 0, some_entropy),
-            ("ent_decay_steps", self.ent_decay_steps >= 0, "at least 0"),
-            ("reward_scale", self.reward_scale > 0, "positive"),
-            ("epsilon", 0 <= self.epsilon <= 1, "between 0 and 1"),
-            ("behaviour", self.behaviour in ("softmax", "sticky"), "'softmax' or 'sticky'"),
-            ("sticky_rate", self.sticky_rate > 0, "positive"),
-            ("n_critics", self.n_critics >= 1, "at least 1"),
-            ("target_action", self.target_action in ("expected", "sampled"), "'expected' or 'sampled'"),
-            ("target_reduce", self.target_reduce in ("mean", "min"), "'mean' or 'min'"),
-            ("weighting", self.weighting in ("current", "exact"), "'current' or 'exact'"),
-            ("gamma", 0 <= self.gamma <= 1, "between 0 and 1"),
-            ("batch_size", self.batch_size >= 1, "at least 1"),
-            ("buffer_size", self.buffer_size >= self.n_envs_or_one, f"at least n_envs={self.n_envs_or_one}"),
-            ("policy_update_interval", self.policy_update_interval >= 1, "at least 1"),
-            ("target_update_interval", self.target_update_interval >= 1, "at least 1"),
-            ("gradient_steps", self.gradient_steps >= -1, "at least 0, or -1 for one per environment step"),
-        ]
-        for name, holds, requirement in requirements:
-            if not holds:
-                raise ValueError(f"{name}={getattr(self, name)!r}: it must be {requirement}.")
-        interval, n_envs = self.policy_update_interval, self.n_envs_or_one
-        if interval % n_envs:
-            below, above = interval - interval % n_envs, interval - interval % n_envs + n_envs
-            raise ValueError(
-                f"policy_update_interval={interval} is not a multiple of the {n_envs} environments: use "
-                f"{f'{below} or ' if below else ''}{above}, or a number of environments that divides {interval}."
-            )
 
     @property
     def n_envs_or_one(self) -> int:
@@ -534,9 +486,8 @@ class StaQ(OffPolicyAlgorithm):
     # ------------------------------------------------------------------ stable-baselines3's files and environments
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
-        checked = _checked_env(env)
+        checked = arguments.checked_env(env)
         assert checked is not None
-        assert not isinstance(checked, str)
         super().set_env(checked, force_reset)
 
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
@@ -556,42 +507,6 @@ class StaQ(OffPolicyAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_generators", "_behaviour", "_losses", "_step_size"]
-
-
-def _ignore_with_a_warning(arguments: dict[str, Any]) -> None:
-    for name in arguments:
-        if name not in NO_MEANING_HERE:
-            known = [*StaQ.__init__.__annotations__, *NO_MEANING_HERE]
-            nearest = difflib.get_close_matches(name, known, 1)
-            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-            raise TypeError(f"StaQ has no argument {name!r}.{hint}")
-    if arguments:
-        reasons = "; ".join(f"{name} ({NO_MEANING_HERE[name]})" for name in arguments)
-        warnings.warn(f"These arguments of DQN have no meaning for StaQ and are ignored: {reasons}.", stacklevel=3)
-
-
-def _checked_env(env: GymEnv | str | None) -> GymEnv | str | None:
-    """Says what StaQ cannot do with an environment before SB3 fails on it with an assertion."""
-    if env is None or isinstance(env, str):
-        if env is None:
-            return None
-        import gymnasium
-
-        env = gymnasium.make(env)
-    actions, observations = env.action_space, env.observation_space
-    if not isinstance(actions, spaces.Discrete):
-        raise ValueError(
-            f"StaQ needs a discrete action space, not {actions}. For continuous actions use SB3's SAC or PPO, or "
-            "wrap the environment so that it offers a finite set of actions."
-        )
-    if actions.n < 2:
-        raise ValueError(f"{actions} has a single action: there is nothing to learn, and ln|A| = 0 scales no entropy.")
-    if isinstance(observations, (spaces.Dict, spaces.Tuple)):
-        raise ValueError(
-            f"StaQ does not support {type(observations).__name__} observations ({observations}): flatten them with "
-            "gymnasium.wrappers.FlattenObservation."
-        )
-    return env
 
 
 def _derived_seeds(seed: int | None, n: int) -> list[int]:

@@ -57,25 +57,29 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--preset", help=f"one of {', '.join(presets.names())}; by default the one made for ENV")
     command.add_argument("--timesteps", type=whole_number, help="environment steps in all; by default the preset's")
     command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--n-envs", type=int, default=DEFAULT_N_ENVS, help="environments in parallel (%(default)s)")
+    command.add_argument(
+        "--n-envs", type=whole_number, default=DEFAULT_N_ENVS, help="environments in parallel (%(default)s)"
+    )
     command.add_argument("--out", type=Path, metavar="RUN", help="the run's folder; by default runs/ENV/staq/SEED")
     command.add_argument("--eval-every", type=whole_number, help="steps between evaluations; by default 50 in a run")
-    command.add_argument("--eval-episodes", type=int, default=20, help="per evaluation and mode (%(default)s)")
-    command.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads (%(default)s)")
+    command.add_argument("--eval-episodes", type=whole_number, default=20, help="per evaluation and mode (%(default)s)")
+    command.add_argument(
+        "--threads", type=whole_number, default=torch.get_num_threads(), help="CPU threads (%(default)s)"
+    )
     command.add_argument("--device", default="auto", help="auto, cpu or cuda")
     command.add_argument("--wandb", metavar="PROJECT", help="also log to Weights & Biases")
 
     command = commands.add_parser("eval", help="returns of a trained policy")
     command.set_defaults(command=evaluate)
     _add_policy_arguments(command)
-    command.add_argument("--episodes", type=int, default=20)
+    command.add_argument("--episodes", type=whole_number, default=20)
     command.add_argument("--seed", type=int, default=0)
 
     command = commands.add_parser("watch", help="a film of a trained policy")
     command.set_defaults(command=watch)
     _add_policy_arguments(command)
     command.add_argument("--out", type=Path, help="an .mp4 or .gif; by default watch.mp4 in the run")
-    command.add_argument("--episodes", type=int, default=1)
+    command.add_argument("--episodes", type=whole_number, default=1)
     command.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the likeliest")
     command.add_argument("--seed", type=int, default=0)
 

@@ -17,7 +17,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from staq import StaQ
-from staq.algorithm import NO_MEANING_HERE
+from staq.arguments import NO_MEANING_HERE
 from tests.conftest import SMALL, Endless, assert_identical, small_model
 from tests.test_q_networks import TinyExtractor
 
@@ -378,7 +378,11 @@ def test_a_callback_that_stops_loses_nothing() -> None:
         ({"behaviour": "stick"}, "behaviour='stick'.*'softmax' or 'sticky'"),
         ({"gamma": 1.1}, "gamma=1.1"),
         ({"target_action": "max"}, "target_action='max'"),
-        ({"buffer_size": 2}, "buffer_size=2.*n_envs=4"),
+        ({"buffer_size": 2}, "buffer_size=2 is too small for a step of 4"),
+        ({"buffer_size": "big"}, "buffer_size='big'.*whole number"),
+        ({"memory_size": 2.5}, "memory_size=2.5.*whole number"),
+        ({"learning_rate": "fast"}, "learning_rate='fast'.*or a schedule"),
+        ({"kl_weight": None}, "kl_weight=None"),
         ({"policy_update_interval": 202}, "202 is not a multiple of the 4 environments: use 200 or 204"),
     ],
 )

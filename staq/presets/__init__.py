@@ -5,7 +5,6 @@ A file names what it is for and carries only departures from the algorithm's def
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import inspect
 import tomllib
@@ -13,7 +12,8 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from staq.algorithm import NO_MEANING_HERE, StaQ
+from staq.algorithm import StaQ
+from staq.arguments import NO_MEANING_HERE, nearest
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def names() -> list[str]:
 def load(name: str) -> Preset:
     """A preset by name; an unknown name or key is an error that names the nearest."""
     if name not in names():
-        raise ValueError(f"There is no preset {name!r}.{_nearest(name, names())} Presets: {', '.join(names())}.")
+        raise ValueError(f"There is no preset {name!r}.{nearest(name, names())} Presets: {', '.join(names())}.")
     content = tomllib.loads(resources.files(__name__).joinpath(f"{name}.toml").read_text())
     preset = Preset(name=name, **content)
     check_hyperparameters(preset.hyperparameters)
@@ -70,16 +70,11 @@ def check_hyperparameters(values: dict[str, Any]) -> None:
         if key in NO_MEANING_HERE:
             raise ValueError(f"{key!r} has no meaning for StaQ: {NO_MEANING_HERE[key]}.")
         if key not in defaults():
-            raise ValueError(f"StaQ has no hyperparameter {key!r}.{_nearest(key, list(defaults()))}")
+            raise ValueError(f"StaQ has no hyperparameter {key!r}.{nearest(key, list(defaults()))}")
 
 
 # Of StaQ's arguments, those that say where and how loudly it runs rather than what it computes.
 _NOT_HYPERPARAMETERS = {"tensorboard_log", "verbose", "seed", "device", "_init_setup_model"}
-
-
-def _nearest(word: str, known: list[str]) -> str:
-    matches = difflib.get_close_matches(word, known, 1, cutoff=0.4)
-    return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
 def _files() -> list[Any]:

@@ -1,0 +1,123 @@
+"""What StaQ's arguments must be, and what it says when they are not."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.type_aliases import GymEnv
+
+NO_MEANING_HERE = {
+    "learning_starts": "the first policy is uniform and training starts after the first iteration",
+    "tau": "target networks are copied whole, every target_update_interval gradient steps",
+    "train_freq": "the policy is fixed for policy_update_interval environment steps",
+    "replay_buffer_class": "the replay also holds the policy's accumulated logits",
+    "replay_buffer_kwargs": "the replay also holds the policy's accumulated logits",
+    "optimize_memory_usage": "next states are stored with their logits",
+    "n_steps": "targets look one step ahead",
+    "exploration_fraction": "the policy explores by its entropy, and by a constant epsilon",
+    "exploration_initial_eps": "the policy explores by its entropy, and by a constant epsilon",
+    "exploration_final_eps": "the policy explores by its entropy, and by a constant epsilon",
+    "max_grad_norm": "gradients are not clipped",
+}
+"""Arguments of SB3's DQN that are accepted and ignored, and why."""
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+
+
+def _positive(value: Any) -> bool:
+    return _number(value) and value > 0
+
+
+def _at_least(least: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= least
+
+
+def _one_of(*words: str) -> tuple[Callable[[Any], bool], str]:
+    return (lambda value: value in words), " or ".join(map(repr, words))
+
+
+_ENTROPY = "a positive number: without entropy the weights of Eq. 2 diverge"
+REQUIREMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "learning_rate": (lambda v: callable(v) or _positive(v), "a positive number or a schedule"),
+    "buffer_size": (_at_least(1), "a whole number of at least 1"),
+    "batch_size": (_at_least(1), "a whole number of at least 1"),
+    "gamma": (lambda v: _number(v) and 0 <= v <= 1, "a number between 0 and 1"),
+    "memory_size": (lambda v: v is None or _at_least(1)(v), "a whole number of at least 1, or None to keep all"),
+    "kl_weight": (lambda v: _number(v) and v >= 0, "a number of at least 0"),
+    "ent_weight_init": (_positive, _ENTROPY),
+    "ent_weight_final": (_positive, _ENTROPY),
+    "ent_decay_steps": (_at_least(0), "a whole number of at least 0"),
+    "reward_scale": (_positive, "a positive number"),
+    "epsilon": (lambda v: _number(v) and 0 <= v <= 1, "a number between 0 and 1"),
+    "behaviour": _one_of("softmax", "sticky"),
+    "sticky_rate": (_positive, "a positive number"),
+    "n_critics": (_at_least(1), "a whole number of at least 1"),
+    "target_action": _one_of("expected", "sampled"),
+    "target_reduce": _one_of("mean", "min"),
+    "weighting": _one_of("current", "exact"),
+    "policy_update_interval": (_at_least(1), "a whole number of at least 1"),
+    "gradient_steps": (_at_least(-1), "a whole number of at least 0, or -1 for one per environment step"),
+    "target_update_interval": (_at_least(1), "a whole number of at least 1"),
+}
+
+
+def check(values: Mapping[str, Any], n_envs: int) -> None:
+    """Raises for the first value that cannot work, with its name and what it must be."""
+    for name, (holds, requirement) in REQUIREMENTS.items():
+        if not holds(values[name]):
+            raise ValueError(f"{name}={values[name]!r}: it must be {requirement}.")
+    if values["buffer_size"] < n_envs:
+        raise ValueError(f"buffer_size={values['buffer_size']} is too small for a step of {n_envs} environments.")
+    interval = values["policy_update_interval"]
+    if interval % n_envs:
+        below = interval - interval % n_envs
+        raise ValueError(
+            f"policy_update_interval={interval} is not a multiple of the {n_envs} environments: use "
+            f"{f'{below} or ' if below else ''}{below + n_envs}, or a number of environments that divides {interval}."
+        )
+
+
+def ignore_with_a_warning(arguments: Iterable[str], known: Iterable[str]) -> None:
+    """Accepts what only DQN has a use for; an unknown argument is an error that names the nearest."""
+    for name in arguments:
+        if name not in NO_MEANING_HERE:
+            raise TypeError(f"StaQ has no argument {name!r}.{nearest(name, [*known, *NO_MEANING_HERE])}")
+    if arguments:
+        reasons = "; ".join(f"{name} ({NO_MEANING_HERE[name]})" for name in arguments)
+        warnings.warn(f"These arguments of DQN have no meaning for StaQ and are ignored: {reasons}.", stacklevel=3)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt word, if anything comes near it."""
+    matches = difflib.get_close_matches(word, list(known), 1, cutoff=0.4)
+    return f" Did you mean {matches[0]!r}?" if matches else ""
+
+
+def checked_env(env: GymEnv | str | None) -> GymEnv | None:
+    """Says what StaQ cannot do with an environment before SB3 fails on it with an assertion."""
+    if env is None:
+        return None
+    if isinstance(env, str):
+        env = gymnasium.make(env)
+    actions, observations = env.action_space, env.observation_space
+    if not isinstance(actions, spaces.Discrete):
+        raise ValueError(
+            f"StaQ needs a discrete action space, not {actions}. For continuous actions use SB3's SAC or PPO, or "
+            "wrap the environment so that it offers a finite set of actions."
+        )
+    if actions.n < 2:
+        raise ValueError(f"{actions} has a single action: there is nothing to learn, and ln|A| = 0 scales no entropy.")
+    if isinstance(observations, (spaces.Dict, spaces.Tuple)):
+        raise ValueError(
+            f"StaQ does not support {type(observations).__name__} observations ({observations}): flatten them with "
+            "gymnasium.wrappers.FlattenObservation."
+        )
+    return env
