@@ -22,6 +22,7 @@ import io
 import math
 import pathlib
 import time
+import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -175,6 +176,7 @@ class StaQ(OffPolicyAlgorithm):
         self.phase_seconds: dict[str, float] = {}
         self.policy_entropy: float | None = None
         self._advised = False
+        self.run_id = uuid.uuid4().hex  # by which checkpoints know their run
         if _init_setup_model:
             self._setup_model()
 
@@ -215,7 +217,8 @@ class StaQ(OffPolicyAlgorithm):
         self._behaviour = Behaviour(
             self.behaviour, self.n_envs_or_one, self.epsilon, self.sticky_rate, self._generators["behaviour"]
         )
-        self._begin_iteration()
+        if not hasattr(self, "_step_size"):  # a loaded model is in the iteration that it was saved in
+            self._begin_iteration()
 
     def _make_update(self) -> Callable[[Architecture, int], PolicyUpdate]:
         return partial(StackUpdate, memory_size=self.memory_size, weighting=self.weighting)
@@ -281,6 +284,7 @@ class StaQ(OffPolicyAlgorithm):
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )
         self._advise_on_environments()
+        self._check_finite(np.asarray(self._last_obs), np.zeros(self.n_envs))
         callback.on_training_start(locals(), globals())
         while self.num_timesteps < total_timesteps:
             if not self.collect(callback):
@@ -288,6 +292,8 @@ class StaQ(OffPolicyAlgorithm):
             self.evaluate()
             self.improve()
             self.report(log_interval)
+        if log_interval is not None and self.iteration % log_interval:
+            self.dump_logs()  # the last iterations are not to be lost
         callback.on_training_end()
         return self
 
@@ -351,6 +357,8 @@ class StaQ(OffPolicyAlgorithm):
             self.iteration += 1
             self._record_iteration()
             self._begin_iteration()
+            for name, value in self.policy.policy_update.diagnostics().items():
+                self.logger.record(f"staq/{name}", value)
             after = self._replay_log_policy()
         self.logger.record("staq/policy_kl", kl_divergence(after, before).mean().item())
         self.policy_entropy = entropy(after).mean().item()
@@ -405,6 +413,7 @@ class StaQ(OffPolicyAlgorithm):
             if infos[i].get("terminal_observation") is not None:
                 next_obs[i] = infos[i]["terminal_observation"]
         self._check_finite(next_obs, rewards)
+        self._check_finite(new_obs, rewards)  # where an episode has ended, the first observation of the next one
         self.replay.add(self._last_obs, next_obs, actions, rewards, dones, infos)
         self._last_obs = new_obs
 
@@ -429,8 +438,6 @@ class StaQ(OffPolicyAlgorithm):
         self.logger.record("staq/entropy_weight", self.step_size.entropy_weight)
         self.logger.record("staq/alpha", self.step_size.alpha)
         self.logger.record("staq/beta", self.step_size.beta)
-        for name, value in self.policy.policy_update.diagnostics().items():
-            self.logger.record(f"staq/{name}", value)
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
@@ -480,6 +487,12 @@ class StaQ(OffPolicyAlgorithm):
         """Writes the policy into the folder ``path`` as safetensors and JSON, for ``staq.load_policy``."""
         from staq.export import export_policy
 
+        if self._vec_normalize_env is not None:
+            warnings.warn(
+                "The exported policy expects observations normalised by this VecNormalize: export its statistics too, "
+                "with vec_env.save(path).",
+                stacklevel=2,
+            )
         spec = self.env.get_attr("spec")[0] if self.env is not None and self.env.has_attr("spec") else None
         return export_policy(self.policy, path, environment=spec.id if spec is not None else None)
 
@@ -497,16 +510,33 @@ class StaQ(OffPolicyAlgorithm):
             raise ValueError(
                 f"{path} holds a {type(replay).__name__}, not a replay of StaQ: save one with save_replay_buffer."
             )
-        replay.adopt(self._generators["replay"])
-        for rows in replay.filled_rows():
-            replay.accumulated[rows] = self.policy.policy_update.accumulated(replay.next_observations[rows])
+        replay.adopt(self._generators["replay"], self.n_envs)
         self.replay_buffer = replay
+        self._recompute_logits()
+
+    def set_parameters(
+        self, load_path_or_dict: Any, exact_match: bool = True, device: torch.device | str = "auto"
+    ) -> None:
+        super().set_parameters(load_path_or_dict, exact_match, device)
+        self._recompute_logits()
+
+    @classmethod
+    def load(cls, *arguments: Any, **keywords: Any) -> Self:
+        """As in SB3. A larger ``memory_size`` may be given: the policy then goes on with more memory."""
+        model = super().load(*arguments, **keywords)
+        model.policy.policy_update.begin_iteration(model.step_size)
+        return model
+
+    def _recompute_logits(self) -> None:
+        for rows in self.replay.filled_rows():
+            obs = self.replay.next_observations[rows]
+            self.replay.accumulated[rows] = self.policy.policy_update.accumulated(obs)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer"], []
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_generators", "_behaviour", "_losses", "_step_size"]
+        return [*super()._excluded_save_params(), "_generators", "_behaviour", "_losses"]
 
 
 def _derived_seeds(seed: int | None, n: int) -> list[int]:

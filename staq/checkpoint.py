@@ -93,15 +93,15 @@ class Checkpoints(BaseCallback):
         if not any(self.folder.glob("state-*.pt")):
             return
         state = newest_state(self.folder)
-        if state["counters"]["iteration"] != self.model.iteration:
+        if state["run"] != self.model.run_id or state["counters"]["iteration"] > self.model.iteration:
             raise FileExistsError(
                 f"{self.folder} holds checkpoints of another run. Continue that run with staq.resume(model, folder) "
                 "before learn(), or name another folder."
             )
-        self.last_iteration = self.model.iteration
-        self.steps_written = self.model.steps_collected
+        self.last_iteration = state["counters"]["iteration"]
+        self.steps_written = state["counters"]["steps_collected"]
         self.segments = [(name, rows) for name, rows in state["replay"]["segments"]]
-        self.kept = [_files_of(older) for older in _earlier_states(self.folder, self.model.iteration)]
+        self.kept = [_files_of(older) for older in _earlier_states(self.folder, self.last_iteration)]
         self.kept.append(_files_of(state))
         self._delete_unused()  # files of an iteration that was begun and not finished belong to another future
 
@@ -109,7 +109,7 @@ class Checkpoints(BaseCallback):
         return True
 
     def _on_rollout_start(self) -> None:
-        if self.model.iteration >= self.last_iteration + self.every:
+        if self.model.at_boundary and self.model.iteration >= self.last_iteration + self.every:
             self.write()
 
     def _on_training_end(self) -> None:
@@ -128,7 +128,7 @@ class Checkpoints(BaseCallback):
             segment = f"replay-{model.iteration:06d}.pt"
             write_atomically(self.folder / segment, replay.newest(new_rows))
             self.segments.append((segment, new_rows))
-            while sum(rows for _, rows in self.segments[1:]) >= replay.size():
+            while len(self.segments) > 1 and sum(rows for _, rows in self.segments[1:]) >= replay.size():
                 self.segments.pop(0)
             state = _state_of(model, self.segments, with_env=self.env_restores)
             write_atomically(self.folder / f"state-{model.iteration:06d}.pt", state)
@@ -159,6 +159,7 @@ def resume(model: StaQ, folder: str | Path) -> StaQ:
     folder = Path(folder)
     state = newest_state(folder)
     _check_identity(model, state["identity"])
+    model.run_id = state["run"]
     for name, value in state["counters"].items():
         setattr(model, name, value)
     model.policy.q_net.load_state_dict(state["q_net"])
@@ -184,6 +185,8 @@ def newest_state(folder: Path) -> dict[str, Any]:
     for path in candidates:
         try:
             state = read(path)
+            if state["format"] != FORMAT:
+                raise DamagedFile(f"{path.name} has format {state['format']}, this version reads {FORMAT}")
             for name in _files_of(state):
                 verified_content(folder / name)
         except DamagedFile as problem:
@@ -220,6 +223,11 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)  # the new name is on the disk when the folder is
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except OSError:
         partial.unlink(missing_ok=True)
         raise
@@ -251,7 +259,8 @@ def _state_of(model: StaQ, segments: list[tuple[str, int]], with_env: bool) -> d
     assert model.ep_success_buffer is not None
     return {
         "format": FORMAT,
-        "identity": {name: getattr(model, name) for name in _IDENTITY},
+        "run": model.run_id,
+        "identity": _identity(model),
         "counters": {name: getattr(model, name) for name in _COUNTERS},
         "q_net": model.policy.q_net.state_dict(),
         "optimizer": model.policy.optimizer.state_dict(),
@@ -271,6 +280,7 @@ def _state_of(model: StaQ, segments: list[tuple[str, int]], with_env: bool) -> d
         "successes": snapshot(list(model.ep_success_buffer)) or [],
         "last_obs": np.array(model._last_obs),
         "env": snapshot(model.env) if with_env else None,
+        "normalization": _normalization(model),
     }
 
 
@@ -279,12 +289,23 @@ def _files_of(state: dict[str, Any]) -> set[str]:
     return {f"state-{state['counters']['iteration']:06d}.pt", *state["update"]["frozen"], *segments}
 
 
+def _identity(model: StaQ) -> dict[str, Any]:
+    """Every argument that the continued run depends on; code, such as a schedule, only by its name."""
+    named = {name: getattr(model, name) for name in _IDENTITY}
+    rate = model.learning_rate
+    named["learning_rate"] = "a schedule" if callable(rate) else float(rate)
+    named["policy"] = type(model.policy).__name__
+    named["policy_kwargs"] = re.sub(r" at 0x[0-9a-f]+", "", repr(sorted(model.policy_kwargs.items())))
+    return named
+
+
 def _check_identity(model: StaQ, saved: dict[str, Any]) -> None:
+    current = _identity(model)
     for name, value in saved.items():
-        if getattr(model, name) != value:
+        if current[name] != value:
             raise ValueError(
-                f"The checkpoint was written with {name}={value!r}, the model has {getattr(model, name)!r}: build it "
-                "with the same arguments to continue the run."
+                f"The checkpoint was written with {name}={value!r}, the model has {current[name]!r}: build it with "
+                "the same arguments to continue the run."
             )
 
 
@@ -292,6 +313,8 @@ def _restore_replay(model: StaQ, state: dict[str, Any], folder: Path) -> None:
     replay = model.replay
     replay.pos, replay.full = state["pos"], state["full"]
     size = replay.size()
+    if sum(rows for _, rows in state["segments"]) < size:
+        raise DamagedFile(f"{folder} lacks transitions: {size} are expected in {state['segments']}.")
     segments = [read(folder / name) for name, _ in state["segments"]]
     rows = (replay.pos - size + torch.arange(size)) % replay.buffer_size  # oldest first
     for name in replay.TRANSITION:
@@ -300,20 +323,31 @@ def _restore_replay(model: StaQ, state: dict[str, Any], folder: Path) -> None:
     replay.pending[:] = False
 
 
+def _normalization(model: StaQ) -> Any:
+    """The statistics of a VecNormalize, which do not depend on what its environments are doing."""
+    normalize = model.get_vec_normalize_env()
+    return None if normalize is None else [snapshot(normalize.obs_rms), snapshot(normalize.ret_rms)]
+
+
 def _restore_environment(model: StaQ, state: dict[str, Any]) -> None:
     env = model.env
     if env is None:
         return
-    if model.seed is not None:  # where episodes begin anew, they are not to be those of the first iteration
-        env.seed(int(np.random.SeedSequence([model.seed, model.iteration]).generate_state(1)[0]))
-    model._last_obs = env.reset()  # type: ignore[assignment]
     reason = "their state is not plain data"
     if state["env"] is not None:
+        env.reset()  # some parts of an environment are made at its first reset
         try:
             restore(env, state["env"])
             model._last_obs = state["last_obs"]
             return
         except CannotRestore as error:
             reason = str(error)
+    normalize = model.get_vec_normalize_env()
+    if normalize is not None and state["normalization"] is not None:
+        for statistics, saved in zip((normalize.obs_rms, normalize.ret_rms), state["normalization"], strict=True):
+            restore(statistics, saved)
+    if model.seed is not None:  # the new episodes are not to be those of the first iteration
+        env.seed(int(np.random.SeedSequence([model.seed, model.iteration]).generate_state(1)[0]))
+    model._last_obs = env.reset()  # type: ignore[assignment]
     model._behaviour.end_episodes(torch.ones(model.n_envs, dtype=torch.bool, device=model.device))
     warnings.warn(f"The environments begin new episodes, since {reason}; all else is as it was.", stacklevel=3)

@@ -1,38 +1,43 @@
-"""The command line: train, eval, watch, plot, info."""
+"""The command line: train, eval, watch, plot, theory, info."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
+import os
 import re
 import sys
 import tomllib
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from staq import presets
+from staq.runs import Config
 from staq.version import __version__
 
 DEFAULT_N_ENVS = 50
+DEFAULT_EPISODES = 10
+OVERRIDE = "hyperparameter "
+UNSET = object()
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of ``staq``. Expected failures are one line on standard error and exit code 1."""
     parser = build_parser()
     options, rest = parser.parse_known_args(arguments)
-    if rest and options.command is not train:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
-        if options.command is train:
-            options.overrides = parse_overrides(rest)
+        if rest:
+            raise ValueError(_unrecognised(rest))
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"staq: {message}", file=sys.stderr)
             options.command(options)
     except KeyboardInterrupt:
-        print("staq: stopped at once; the last checkpoint is intact.", file=sys.stderr)
+        print("staq: stopped at once; what was saved before is intact.", file=sys.stderr)
         return 130
     except (ValueError, TypeError, OSError, ModuleNotFoundError, FloatingPointError) as error:
         print(f"staq: {error}", file=sys.stderr)
@@ -48,26 +53,27 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "train",
         help="train an agent, or resume a run",
-        description="Trains StaQ on ENV with the preset made for it. Any hyperparameter can be overridden by its name.",
-        epilog="Hyperparameters: " + ", ".join(f"--{name.replace('_', '-')}" for name in presets.defaults()),
+        description="Trains StaQ on ENV with the preset made for it; every hyperparameter of the preset is an option.",
+        allow_abbrev=False,
     )
     command.set_defaults(command=train)
     command.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium environment, such as CartPole-v1")
-    command.add_argument("--resume", type=Path, metavar="RUN", help="continue the run in this folder, exactly")
+    command.add_argument("--resume", type=Path, metavar="RUN", help="continue this run, exactly")
     command.add_argument("--preset", help=f"one of {', '.join(presets.names())}; by default the one made for ENV")
+    command.add_argument("--policy", choices=["MlpPolicy", "CnnPolicy"], help="by default the preset's")
     command.add_argument("--timesteps", type=whole_number, help="environment steps in all; by default the preset's")
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument(
-        "--n-envs", type=whole_number, default=DEFAULT_N_ENVS, help="environments in parallel (%(default)s)"
-    )
+    command.add_argument("--seed", type=int, help="0 by default")
+    command.add_argument("--n-envs", type=whole_number, help=f"environments in parallel ({DEFAULT_N_ENVS})")
     command.add_argument("--out", type=Path, metavar="RUN", help="the run's folder; by default runs/ENV/staq/SEED")
     command.add_argument("--eval-every", type=whole_number, help="steps between evaluations; by default 50 in a run")
-    command.add_argument("--eval-episodes", type=whole_number, default=20, help="per evaluation and mode (%(default)s)")
-    command.add_argument(
-        "--threads", type=whole_number, default=torch.get_num_threads(), help="CPU threads (%(default)s)"
-    )
-    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    command.add_argument("--eval-episodes", type=whole_number, help=f"per evaluation and mode ({DEFAULT_EPISODES})")
+    command.add_argument("--threads", type=whole_number, help=f"CPU threads ({torch.get_num_threads()})")
+    command.add_argument("--device", help="auto, cpu or cuda")
     command.add_argument("--wandb", metavar="PROJECT", help="also log to Weights & Biases")
+    group = command.add_argument_group("hyperparameters", "written as in TOML; none for None")
+    for name, default in presets.defaults().items():
+        option = f"--{name.replace('_', '-')}"
+        group.add_argument(option, dest=OVERRIDE + name, type=_value, metavar="VALUE", help=f"{default}", default=UNSET)
 
     command = commands.add_parser("eval", help="returns of a trained policy")
     command.set_defaults(command=evaluate)
@@ -89,6 +95,21 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, default=Path("learning_curves.png"))
     command.add_argument("--mode", choices=["greedy", "stochastic"], default="greedy")
 
+    theory = commands.add_parser("theory", help="the paper's statements, computed exactly on finite MDPs")
+    parts = theory.add_subparsers(required=True, metavar="PART")
+    command = parts.add_parser(
+        "check",
+        help="look for violations of every statement on random MDPs",
+        description="Evaluates every lemma and theorem along runs on random MDPs with random errors, as stated in the "
+        "paper and as repaired in docs/theory.md, and counts the trials in which one fails.",
+    )
+    command.set_defaults(command=theory_check)
+    command.add_argument("--trials", type=whole_number, default=1000, help="random MDPs (%(default)s)")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--only", type=int, metavar="TRIAL", help="rerun this one trial and show its findings")
+    command.add_argument("--json", type=Path, metavar="FILE", help="also write the table as JSON")
+    command.add_argument("--processes", type=whole_number, default=os.cpu_count() or 1, help="(%(default)s)")
+
     command = commands.add_parser("info", help="versions, extras and presets on this machine")
     command.set_defaults(command=info)
     return parser
@@ -97,25 +118,14 @@ def build_parser() -> argparse.ArgumentParser:
 def train(options: argparse.Namespace) -> None:
     from staq import runs
 
-    if options.resume is not None:
-        folder, config = options.resume, runs.Config.load(options.resume)
-        if options.env is not None or options.overrides:
-            raise ValueError("--resume continues a run as it was configured: give no environment or hyperparameter.")
-    else:
-        config = _configuration(options)
-        folder = options.out or _free_folder(config.env, config.seed)
-        if folder.exists():
-            raise FileExistsError(
-                f"{folder} exists, and no run is ever overwritten: name another --out, or continue it with "
-                f"staq train --resume {folder}"
-            )
+    config, folder = _resumed(options) if options.resume is not None else _configured(options)
     print(f"{config.env}, preset {config.preset} ({presets.load(config.preset).title}), seed {config.seed} → {folder}")
     for name, value in (presets.defaults() | config.hyperparameters).items():
         if name != "policy_kwargs" or value:
             print(f"  {name:24} {value}{'' if name in config.hyperparameters else '   (default)'}")
-    model = runs.train(config, folder, resuming=options.resume is not None, wandb_project=options.wandb)
-    if model.num_timesteps < config.timesteps:
-        print(f"Stopped at {model.iteration} iterations. Continue with: staq train --resume {folder}")
+    model, finished = runs.train(config, folder, resuming=options.resume is not None, wandb_project=options.wandb)
+    if not finished:
+        print(f"Stopped after {model.iteration} iterations. Continue with: staq train --resume {folder}")
         return
     from staq.plots import learning_curves
 
@@ -158,6 +168,32 @@ def plot(options: argparse.Namespace) -> None:
     print(learning_curves(options.runs, options.out, options.mode))
 
 
+def theory_check(options: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from staq.tabular.audit import as_json, audit, trial
+
+    if options.only is not None:
+        _, label, findings = trial(options.seed, options.only)
+        print(label)
+        for finding in findings:
+            repaired = {None: "", False: ", holds as repaired", True: ", VIOLATED as repaired"}[
+                finding.violated_repaired
+            ]
+            verdict = "violated" if finding.violated else "holds"
+            print(f"  {finding.statement:42} {verdict} as stated (left/right up to {finding.ratio:.4g}){repaired}")
+        return
+    with tqdm(total=options.trials, unit=" trials", desc="audit") as bar:
+        rows = audit(options.trials, options.seed, options.processes, bar.update)
+    print(f"{'statement':42}{'trials':>8}{'as stated':>11}{'repaired':>10}{'worst':>9}   smallest counterexample")
+    for row in rows:
+        repaired = "" if row.violations_as_repaired is None else str(row.violations_as_repaired)
+        counts = f"{row.trials:8d}{row.violations_as_stated:11d}{repaired:>10}{row.worst_ratio:9.3f}"
+        print(f"{row.statement:42}{counts}   {row.smallest_counterexample or ''}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(as_json(rows, options.trials, options.seed), indent=2) + "\n")
+
+
 def info(options: argparse.Namespace) -> None:
     from staq.runs import provenance
 
@@ -174,24 +210,6 @@ def info(options: argparse.Namespace) -> None:
         print(f"{'extra ' + extra:20} {'installed' if found else f'pip install staq[{extra}]'}")
     for name in presets.names():
         print(f"{'preset ' + name:20} {presets.load(name).title}")
-
-
-def parse_overrides(words: list[str]) -> dict[str, Any]:
-    """``--memory-size 100 --behaviour=sticky`` as hyperparameters; values are written as in TOML, or as words."""
-    overrides: dict[str, Any] = {}
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
-        if not word.startswith("--"):
-            raise ValueError(f"{word!r} is neither an option nor the value of one.")
-        name, separator, value = word[2:].partition("=")
-        if not separator:
-            if not queue:
-                raise ValueError(f"--{name} needs a value.")
-            value = queue.pop(0)
-        overrides[name.replace("-", "_")] = _value(value)
-    presets.check_hyperparameters(overrides)
-    return overrides
 
 
 def whole_number(text: str) -> int:
@@ -213,31 +231,76 @@ def _value(text: str) -> Any:
     return int(value) if isinstance(value, float) and value == int(value) and re.fullmatch(r"\d+e\d+", text) else value
 
 
-def _configuration(options: argparse.Namespace) -> Any:
-    from staq import runs
-
+def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
+    """A new run."""
     if options.env is None:
         raise ValueError("Name an environment, as in: staq train CartPole-v1 (or --resume RUN).")
     preset = presets.load(options.preset) if options.preset else presets.for_environment(options.env)
-    hyperparameters = preset.hyperparameters | options.overrides
-    timesteps = options.timesteps or preset.timesteps
+    hyperparameters = preset.hyperparameters | _overrides(options)
+    timesteps, seed = options.timesteps or preset.timesteps, options.seed or 0
     interval = hyperparameters.get("policy_update_interval", presets.defaults()["policy_update_interval"])
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return runs.Config(
+    default_every = max(timesteps // 50, 2 * interval if isinstance(interval, int) else 1)
+    config = Config(
         env=options.env,
-        policy=preset.policy,
+        policy=options.policy or preset.policy,
         hyperparameters=hyperparameters,
         preset=preset.name,
         timesteps=timesteps,
-        seed=options.seed,
-        n_envs=options.n_envs,
-        eval_every=options.eval_every or max(timesteps // 50, 2 * interval),
-        eval_episodes=options.eval_episodes,
-        threads=options.threads,
-        device=device,
+        seed=seed,
+        n_envs=options.n_envs or DEFAULT_N_ENVS,
+        eval_every=options.eval_every or default_every,
+        eval_episodes=options.eval_episodes or DEFAULT_EPISODES,
+        threads=options.threads or torch.get_num_threads(),
+        device=_device(options.device or "auto"),
     )
+    folder = options.out or _free_folder(config.env, seed)
+    if folder.exists():
+        raise FileExistsError(
+            f"{folder} exists, and no run is ever overwritten: name another --out, or continue it with "
+            f"staq train --resume {folder}"
+        )
+    return config, folder
+
+
+def _resumed(options: argparse.Namespace) -> tuple[Config, Path]:
+    """A run as it was configured; only its end may be moved."""
+    names = ("env", "preset", "policy", "seed", "n_envs", "out", "eval_every", "eval_episodes", "threads", "device")
+    given = [name for name in names if getattr(options, name) is not None] + list(_overrides(options))
+    if given:
+        raise ValueError(
+            f"--resume continues a run as it was configured: leave out {', '.join(given)}. Only --timesteps may be "
+            "given, to extend it."
+        )
+    config = Config.load(options.resume)
+    return replace(config, timesteps=options.timesteps or config.timesteps), options.resume
+
+
+def _overrides(options: argparse.Namespace) -> dict[str, Any]:
+    prefixed = {name: value for name, value in vars(options).items() if name.startswith(OVERRIDE)}
+    return {name.removeprefix(OVERRIDE): value for name, value in prefixed.items() if value is not UNSET}
+
+
+def _unrecognised(words: list[str]) -> str:
+    name = words[0].split("=")[0].removeprefix("--").replace("-", "_")
+    if not words[0].startswith("--"):
+        return f"{words[0]!r} is neither an option nor the value of one."
+    try:
+        presets.check_hyperparameters({name: None})
+    except ValueError as error:
+        return str(error)
+    return f"unrecognised option {words[0]!r} for this command."
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"--device {name}: it must be auto, cpu or cuda.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"--device {name}: PyTorch finds no GPU on this machine; use cpu or auto.")
+    return name
 
 
 def _free_folder(env: str, seed: int) -> Path:

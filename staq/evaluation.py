@@ -83,13 +83,12 @@ class Evaluations(BaseCallback):
     def resume_at(self, timesteps: int) -> None:
         """Keeps the rows of an earlier sitting; one at the very step of the checkpoint is made again, and logged."""
         rows = [row for row in read_rows(self.folder) if row.timesteps <= timesteps]
-        if not rows:
-            return
-        self.seconds_before = rows[-1].seconds
+        self.seconds_before = rows[-1].seconds if rows else 0.0
         write_rows(self.folder, [row for row in rows if row.timesteps < timesteps])
-        with np.load(self.folder / SB3_ROWS) as saved:
-            triples = zip(saved["timesteps"], saved["results"], saved["ep_lengths"], strict=True)
-            self.greedy = {int(t): (r, n) for t, r, n in triples if t < timesteps}
+        if (self.folder / SB3_ROWS).exists():
+            with np.load(self.folder / SB3_ROWS) as saved:
+                triples = zip(saved["timesteps"], saved["results"], saved["ep_lengths"], strict=True)
+                self.greedy = {int(t): (r, n) for t, r, n in triples if t < timesteps}
 
     def _on_step(self) -> bool:
         return True
@@ -131,12 +130,14 @@ class Evaluations(BaseCallback):
                 self.logger.record("eval/mean_reward", row.mean)
                 self.logger.record("eval/mean_ep_length", row.mean_length)
         write_rows(self.folder, [*read_rows(self.folder), *rows])
+        partial = self.folder / f"partial-{SB3_ROWS}"
         np.savez(
-            self.folder / SB3_ROWS,
+            partial,
             timesteps=np.array(list(self.greedy)),
             results=np.array([r for r, _ in self.greedy.values()]),
             ep_lengths=np.array([n for _, n in self.greedy.values()]),
         )
+        partial.replace(self.folder / SB3_ROWS)
         if rows[0].mean > best:
             self.model.export(self.folder / "best_model")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from functools import partial
+import shutil
+from functools import partial as partially
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,13 @@ def export_policy(policy: StaQPolicy, path: str | Path, environment: str | None 
             "A custom features_extractor_class is code, which an export does not carry: use model.save(), and give "
             "your class to whoever loads it."
         )
+    activation = type(architecture.activation).__name__
+    if not hasattr(nn, activation) or repr(getattr(nn, activation)()) != repr(architecture.activation):
+        raise ValueError(
+            f"The activation {architecture.activation!r} is not one of torch.nn with its default arguments, which is "
+            "all that an export can name: use model.save()."
+        )
     assert isinstance(update, StackUpdate)
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
     stack = update.stack.get_extra_state()
     tensors = {f"stack.{name}": w for name, w in stack.pop("networks").items()}
     tensors |= {f"q_net.{name}": w.detach() for name, w in policy.q_net.weights.items()}
@@ -46,15 +51,23 @@ def export_policy(policy: StaQPolicy, path: str | Path, environment: str | None 
         "action_space": describe_space(policy.action_space),
         "net_arch": architecture.net_arch,
         "conv_arch": architecture.conv_arch,
-        "activation_fn": type(architecture.activation).__name__,
+        "activation_fn": activation,
         "channels_last": architecture.channels_last,
         "normalize_images": architecture.normalize_images,
         "n_critics": update.stack.n_critics,
         "memory_size": update.stack.memory_size,
         "stack": stack,
     }
-    save_file({name: w.contiguous().cpu() for name, w in tensors.items()}, folder / WEIGHTS)
-    (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+    folder = Path(path)
+    # Both files appear under the folder's name at once: a policy never has the weights of another.
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    save_file({name: w.contiguous().cpu() for name, w in tensors.items()}, partial / WEIGHTS)
+    (partial / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+    if folder.exists():
+        shutil.rmtree(folder)
+    partial.rename(folder)
     return folder
 
 
@@ -70,11 +83,19 @@ def load_policy(path: str | Path, device: torch.device | str = "cpu") -> tuple[S
         ) from error
     except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
         raise ValueError(f"The exported policy in {folder} is damaged: {error}") from error
-    if description.get("format") != FORMAT:
+    found = description.get("format") if isinstance(description, dict) else None
+    if found != FORMAT:
+        raise ValueError(f"{folder / DESCRIPTION} has format {found!r}, this version reads {FORMAT!r}.")
+    try:
+        return _policy_from(description, tensors, device), description
+    except (KeyError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
         raise ValueError(
-            f"{folder / DESCRIPTION} has format {description.get('format')!r}, this version reads {FORMAT!r}."
-        )
-    activation = getattr(nn, description["activation_fn"])
+            f"The exported policy in {folder} does not fit its own description ({type(error).__name__}: {error})."
+        ) from error
+
+
+def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], device: Any) -> StaQPolicy:
+    activation = getattr(nn, description["activation_fn"], None)
     if not (isinstance(activation, type) and issubclass(activation, nn.Module)):
         raise ValueError(f"{description['activation_fn']!r} is not an activation function of torch.nn.")
     action_space = space_from(description["action_space"])
@@ -83,7 +104,7 @@ def load_policy(path: str | Path, device: torch.device | str = "cpu") -> tuple[S
         space_from(description["observation_space"]),
         action_space,
         lr_schedule=lambda _: 0.0,
-        make_update=partial(StackUpdate, memory_size=description["memory_size"], weighting="current"),
+        make_update=partially(StackUpdate, memory_size=description["memory_size"], weighting="current"),
         n_critics=description["n_critics"],
         net_arch=description["net_arch"],
         conv_arch=description["conv_arch"],
@@ -91,17 +112,14 @@ def load_policy(path: str | Path, device: torch.device | str = "cpu") -> tuple[S
         channels_last=description["channels_last"],
         normalize_images=description["normalize_images"],
     ).to(device)
+    with torch.no_grad():
+        for name, weight in policy.q_net.weights.items():
+            weight.copy_(tensors[f"q_net.{name}"])
+    networks = {name.removeprefix("stack."): w for name, w in tensors.items() if name.startswith("stack.")}
     update = policy.policy_update
     assert isinstance(update, StackUpdate)
-    try:
-        with torch.no_grad():
-            for name, weight in policy.q_net.weights.items():
-                weight.copy_(tensors[f"q_net.{name}"])
-        networks = {name.removeprefix("stack."): w for name, w in tensors.items() if name.startswith("stack.")}
-        update.stack.set_extra_state(description["stack"] | {"networks": networks})
-    except (KeyError, RuntimeError) as error:
-        raise ValueError(f"The exported policy in {folder} does not fit its own description: {error}") from error
-    return policy, description
+    update.stack.set_extra_state(description["stack"] | {"networks": networks})
+    return policy
 
 
 def describe_space(space: spaces.Space) -> dict[str, Any]:

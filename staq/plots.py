@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from staq.evaluation import Evaluation, read_rows
+from staq.presets import defaults
 from staq.runs import Config
 
 # Okabe and Ito's colours, which stay apart for the colour-blind and in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # Two-sided 97.5 % points of Student's t for 1, 2, … degrees of freedom; seeds are few.
 STUDENT_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+
+Kind = tuple[tuple[str, str], ...]
 
 
 def learning_curves(runs: list[Path], out: Path, mode: str = "greedy") -> Path:
@@ -28,16 +32,17 @@ def learning_curves(runs: list[Path], out: Path, mode: str = "greedy") -> Path:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    panels: dict[str, dict[str, list[list[Evaluation]]]] = defaultdict(lambda: defaultdict(list))
+    panels: dict[str, dict[Kind, list[list[Evaluation]]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         config = Config.load(run)
         rows = [row for row in read_rows(run) if row.mode == mode]
         if not rows:
             raise ValueError(f"{run} has no {mode} evaluation yet: it writes one every {config.eval_every} steps.")
-        panels[config.env][_label(config)].append(rows)
+        panels[config.env][kind_of(config)].append(rows)
     figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 3.8), squeeze=False, layout="constrained")
     for axis, (env, kinds) in zip(axes[0], panels.items(), strict=True):
-        for (label, seeds), colour in zip(kinds.items(), COLOURS * len(kinds), strict=False):
+        labels = labels_of([dict(kind) for kind in kinds])
+        for (label, seeds), colour in zip(zip(labels, kinds.values(), strict=True), itertools.cycle(COLOURS)):
             _draw(axis, label, seeds, colour)
         axis.set(title=env, xlabel="environment steps", ylabel=f"{mode} return")
         axis.grid(alpha=0.3)
@@ -61,8 +66,22 @@ def _draw(axis: Any, label: str, seeds: list[list[Evaluation]], colour: str) -> 
         axis.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
 
 
-def _label(config: Config) -> str:
-    memory = config.hyperparameters.get("memory_size", 300)
-    behaviour = config.hyperparameters.get("behaviour", "softmax")
-    name = "exact PMD" if memory is None else f"StaQ M={memory}"
-    return name + (f", {behaviour}" if behaviour != "softmax" else "")
+def kind_of(config: Config) -> Kind:
+    """What makes two runs comparable as seeds of one another: every setting that training depends on but the seed."""
+    settings = defaults() | config.hyperparameters | {"policy": config.policy, "n_envs": config.n_envs}
+    return tuple(sorted((name, str(value)) for name, value in settings.items()))
+
+
+def labels_of(kinds: list[dict[str, str]]) -> list[str]:
+    """A name for each kind of run: its memory, and whatever else tells it from the others."""
+    names = sorted(set().union(*kinds) - {"memory_size"})
+    different = [name for name in names if len({kind[name] for kind in kinds}) > 1]
+    return [
+        ", ".join(
+            [
+                "exact PMD" if kind["memory_size"] == "None" else f"StaQ M={kind['memory_size']}",
+                *(f"{name}={kind[name]}" for name in different),
+            ]
+        )
+        for kind in kinds
+    ]

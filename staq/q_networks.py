@@ -55,7 +55,7 @@ class Architecture(ABC):
     def preprocessed(self, obs: torch.Tensor) -> torch.Tensor:
         """SB3's preparation: floats, images scaled to [0, 1], one-hot for discrete observations."""
         if isinstance(self.observation_space, spaces.Discrete):
-            obs = obs.reshape(-1)
+            obs = obs.reshape(-1) - int(self.observation_space.start)
         prepared = preprocess_obs(obs, self.observation_space, self.normalize_images)
         assert isinstance(prepared, torch.Tensor)
         return prepared

@@ -34,10 +34,9 @@ class Replay(ReplayBuffer):
     ) -> None:
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, generator.device, n_envs)
         self.generator = generator
-        obs_type = torch.as_tensor(np.zeros((), dtype=observation_space.dtype)).dtype
-        shape = (buffer_size, *self.obs_shape)
-        self.observations: Any = torch.zeros(shape, dtype=obs_type, device=self.device)
-        self.next_observations: Any = torch.zeros(shape, dtype=obs_type, device=self.device)
+        self.observations: Any
+        self.next_observations: Any
+        self._allocate_observations(self.to_torch(np.zeros((), dtype=observation_space.dtype)).dtype)
         self.actions: Any = torch.zeros(buffer_size, dtype=torch.long, device=self.device)
         self.rewards: Any = torch.zeros(buffer_size, device=self.device)
         self.terminated = torch.zeros(buffer_size, dtype=torch.bool, device=self.device)
@@ -57,11 +56,13 @@ class Replay(ReplayBuffer):
         infos: list[dict[str, Any]],
     ) -> None:
         """One transition per environment. ``action`` counts from 0; SB3's infos tell truncation from termination."""
-        n = len(reward)
+        n, obs, next_obs = len(reward), self.to_torch(obs), self.to_torch(next_obs)
+        if self.size() == 0 and obs.dtype != self.observations.dtype:
+            self._allocate_observations(obs.dtype)  # VecNormalize returns floats whatever its space says
         truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
         rows = (self.pos + torch.arange(n, device=self.device)) % self.buffer_size
-        self.observations[rows] = self.to_torch(obs).reshape(n, *self.obs_shape)
-        self.next_observations[rows] = self.to_torch(next_obs).reshape(n, *self.obs_shape)
+        self.observations[rows] = obs.reshape(n, *self.obs_shape)
+        self.next_observations[rows] = next_obs.reshape(n, *self.obs_shape)
         self.actions[rows] = self.to_torch(action).long()
         self.rewards[rows] = self.to_torch(reward).float()
         self.terminated[rows] = self.to_torch(done & ~truncated)
@@ -100,7 +101,15 @@ class Replay(ReplayBuffer):
         )
 
     def to_torch(self, array: Any, copy: bool = True) -> torch.Tensor:
-        return torch.as_tensor(np.asarray(array), device=self.device)
+        array = np.asarray(array)
+        if array.dtype in (np.uint16, np.uint32, np.uint64):  # torch stores these and can do little with them
+            array = array.astype(np.int64)
+        return torch.as_tensor(array, device=self.device)
+
+    def _allocate_observations(self, dtype: torch.dtype) -> None:
+        shape = (self.buffer_size, *self.obs_shape)
+        self.observations = torch.zeros(shape, dtype=dtype, device=self.device)
+        self.next_observations = torch.zeros(shape, dtype=dtype, device=self.device)
 
     TRANSITION = ("observations", "next_observations", "actions", "rewards", "terminated")
     """What is written once per transition, and never changes."""
@@ -110,9 +119,11 @@ class Replay(ReplayBuffer):
         rows = (self.pos - n + torch.arange(n, device=self.device)) % self.buffer_size
         return {name: getattr(self, name)[rows] for name in self.TRANSITION}
 
-    def adopt(self, generator: torch.Generator) -> None:
-        """Makes an unpickled replay draw from the given generator, on its device."""
-        self.generator, self.device = generator, generator.device
+    def adopt(self, generator: torch.Generator, n_envs: int) -> None:
+        """Makes an unpickled replay draw from the given generator, on its device, for so many environments."""
+        self.generator, self.device, self.n_envs = generator, generator.device, n_envs
         for name, value in self.__dict__.items():
             if isinstance(value, torch.Tensor):
                 setattr(self, name, value.to(self.device))
+        self.pending[:] = False
+        self.last_rows = torch.zeros(n_envs, dtype=torch.long, device=self.device)

@@ -76,8 +76,11 @@ class Config:
         path = folder / "config.json"
         if not path.exists():
             raise FileNotFoundError(f"{folder} is not a run: it has no config.json.")
-        content = json.loads(path.read_text())
-        return cls(**{key: value for key, value in content.items() if key not in ("command", "made_by")})
+        try:
+            content = json.loads(path.read_text())
+            return cls(**{key: value for key, value in content.items() if key not in ("command", "made_by")})
+        except (json.JSONDecodeError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is not the configuration of a run of this version: {error}") from error
 
 
 def provenance() -> dict[str, Any]:
@@ -97,23 +100,33 @@ def provenance() -> dict[str, Any]:
 
 
 def make_envs(env_id: str, n_envs: int) -> VecMonitor:
-    """Environments with their returns counted; a missing extra or an unknown name is a clear error."""
+    """Environments with their returns counted."""
+    return VecMonitor(DummyVecEnv([lambda: make_env(env_id)] * n_envs))
+
+
+def make_env(env_id: str, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    """One environment; a missing extra or an unknown name is a clear error."""
     try:
         # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
-        env = DummyVecEnv([lambda: gymnasium.make(env_id, disable_env_checker=True)] * n_envs)
+        return gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True)
     except gymnasium.error.DependencyNotInstalled as error:
         extra = next((name for word, name in EXTRA_OF.items() if word in str(error)), None)
         hint = f" Install it with: pip install 'staq[{extra}]'" if extra else ""
         raise ModuleNotFoundError(f"{env_id} needs a package that is not installed ({error}).{hint}") from error
-    except gymnasium.error.UnregisteredEnv as error:
-        raise ValueError(f"Unknown environment {env_id!r}: {error}") from error
-    return VecMonitor(env)
+    except gymnasium.error.Error as error:
+        raise ValueError(f"The environment {env_id!r} cannot be made: {error}") from error
 
 
-def train(config: Config, folder: Path, resuming: bool = False, wandb_project: str | None = None) -> StaQ:
-    """Runs a configuration into a folder, or continues the run that is there."""
+def train(config: Config, folder: Path, resuming: bool = False, wandb_project: str | None = None) -> tuple[StaQ, bool]:
+    """Runs a configuration into a folder, or continues the run that is there.
+
+    :return: the model, and whether the run is finished rather than interrupted
+    """
     torch.set_num_threads(config.threads)
     checkpoints, step = folder / "checkpoints", 0
+    # A run that was killed in its first iteration left a folder and nothing to resume: it begins again.
+    begin_again = resuming and not any(checkpoints.glob("state-*.pt")) and not (folder / "evaluations.csv").exists()
+    resuming = resuming and not begin_again
     with ExitStack() as closing:
         env = make_envs(config.env, config.n_envs)
         closing.callback(env.close)
@@ -127,7 +140,8 @@ def train(config: Config, folder: Path, resuming: bool = False, wandb_project: s
             step = counters["num_timesteps"]
             _cut_logs(folder, step, counters["_episode_num"])
         else:
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=begin_again)
+        if not resuming or Config.load(folder) != config:
             config.save(folder)
         env.results_writer = ResultsWriter(
             str(folder / "monitor.csv"),
@@ -150,7 +164,7 @@ def train(config: Config, folder: Path, resuming: bool = False, wandb_project: s
         )
         if not interrupt.stopped:
             model.export(folder / "model")
-    return model
+    return model, not interrupt.stopped
 
 
 def final_evaluation(model: StaQ, config: Config, episodes: int) -> tuple[float, float]:
@@ -236,6 +250,7 @@ def _logger(folder: Path, append: bool) -> Logger:
     table = CSVOutputFormat(str(path))  # always begins an empty file
     if earlier:
         table.file.write(earlier)
+        table.file.flush()
         table.keys = next(csv.reader(io.StringIO(earlier)))
     return Logger(str(folder), [table, TensorBoardOutputFormat(str(folder / "tensorboard"))])
 
@@ -249,12 +264,20 @@ def _cut_logs(folder: Path, timesteps: int, episodes: int) -> None:
         if header:
             column = header.index("time/total_timesteps")
             rows = [row for row in rows if len(row) == len(header) and int(row[column]) <= timesteps]
-            with progress.open("w", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows([header, *rows])
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows([header, *rows])
+            _replace(progress, text.getvalue())
     monitor = folder / "monitor.csv"
     if monitor.exists():
         lines = monitor.read_text().splitlines(keepends=True)
-        monitor.write_text("".join(lines[: 2 + episodes]))  # a comment and a header come first
+        _replace(monitor, "".join(lines[: 2 + episodes]))  # a comment and a header come first
+
+
+def _replace(path: Path, text: str) -> None:
+    """New content under the same name, at once."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from staq.policies import StaQPolicy
+from staq.runs import make_env
 
 PANEL_WIDTH, HEIGHT = 240, 320
 ACTION_NAMES = {
@@ -25,7 +26,7 @@ def film(policy: StaQPolicy, env_id: str, out: Path, episodes: int, greedy: bool
     """Plays whole episodes into an MP4 or GIF (by the name's ending) and returns their returns."""
     if out.suffix not in (".mp4", ".gif"):
         raise ValueError(f"{out} must end in .mp4 or .gif.")
-    env = gymnasium.make(env_id, render_mode="rgb_array")
+    env = make_env(env_id, render_mode="rgb_array")
     names = _action_names(env, env_id)
     fps = int(env.metadata.get("render_fps") or 30)
     options = {"fps": fps, "macro_block_size": 2} if out.suffix == ".mp4" else {"duration": 1000 / fps, "loop": 0}

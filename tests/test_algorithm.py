@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -12,9 +13,9 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox
+from stable_baselines3.common.envs import IdentityEnv
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 from staq import StaQ
 from staq.arguments import NO_MEANING_HERE
@@ -107,6 +108,64 @@ def test_the_entropy_weight_is_annealed_over_all_calls_of_learn() -> None:
     model.learn(400, callback=watch)  # resets num_timesteps, and must not reset the annealing
     # 2.0 − 1.6·steps/1000 at 0, 200 and the end of the first call; then from there on
     assert watch.seen == pytest.approx([2.0, 1.68, 1.36, 1.36, 1.04, 0.72])
+
+
+@pytest.mark.parametrize("weighting", ["current", "exact"])
+@pytest.mark.parametrize("memory_size", [3, None])
+def test_the_policys_weights_by_hand(weighting: str, memory_size: int | None) -> None:
+    """After five iterations of 200 steps: τ_k ln 2 = 2.0, 1.68, 1.36, 1.04, 0.72 and 0.4 for the next; η = 20."""
+    model = small_model(weighting=weighting, memory_size=memory_size, ent_decay_steps=1000).learn(1000)
+    tau = [scaled / math.log(2) for scaled in (2.0, 1.68, 1.36, 1.04, 0.72, 0.4)]
+    beta, alpha = [20 / (20 + t) for t in tau], [1 / (20 + t) for t in tau]
+    # q_i was pushed with weight 1 (or α_i) and multiplied by every later β up to β_4.
+    weights = [math.prod(beta[i + 1 : 5]) * (1.0 if weighting == "current" else alpha[i]) for i in range(5)]
+    if memory_size is not None:
+        weights = weights[-memory_size:]
+    correction = 1.0 if memory_size is None else 1 / (1 - beta[5] ** memory_size)
+    stack = model.policy.policy_update.stack
+    assert stack.relative_weights == pytest.approx(weights, rel=1e-12)
+    assert stack.prefactor == pytest.approx(correction * (alpha[5] if weighting == "current" else 1.0), rel=1e-12)
+    frozen = model.q_values(np.zeros((1, 4), dtype=np.float32))[1].mean(2)[0]  # [n, A]
+    expected = stack.prefactor * np.dot(weights, frozen - frozen.mean(-1, keepdims=True))
+    np.testing.assert_allclose(model.logits(np.zeros((1, 4), dtype=np.float32))[0], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_memory_one_is_the_softmax_of_the_last_q_over_tau() -> None:
+    model = small_model(memory_size=1).learn(1000)
+    obs = model.replay.observations[:20].numpy()
+    q = model.q_values(obs)[1][:, 0].mean(1)  # the frozen pair [B, A]
+    expected = torch.tensor(q / model.step_size.entropy_weight).softmax(-1)
+    np.testing.assert_allclose(model.action_probabilities(obs), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_without_annealing_both_weightings_are_one() -> None:
+    same = {"ent_weight_init": 1.0, "ent_weight_final": 1.0}
+    one, two = (small_model(weighting=w, **same).learn(1000) for w in ("current", "exact"))
+    obs = one.replay.observations[:20].numpy()
+    np.testing.assert_allclose(one.logits(obs), two.logits(obs), rtol=1e-3, atol=1e-5)
+
+
+def test_target_networks_are_copied_every_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 gradient steps, an interval of 60: copies before steps 0, 60, 120 and 180, of what was learned by then."""
+    model = small_model(target_update_interval=60)
+    copies, steps = [], []
+    monkeypatch.setattr(
+        model, "_targets", lambda batches, real=model._targets: copies.append(len(steps)) or real(batches)
+    )
+    optimizer_step = model.policy.optimizer.step
+    monkeypatch.setattr(model.policy.optimizer, "step", lambda: steps.append(1) or optimizer_step())
+    target = model.policy.q_net_target
+    seen = []
+    monkeypatch.setattr(
+        target,
+        "load_state_dict",
+        lambda s, real=target.load_state_dict: seen.append(s["output__bias"].clone()) or real(s),
+    )
+    model.learn(200)
+    assert copies == [0, 60, 120, 180]
+    assert len(seen) == 4
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(seen))
+    assert torch.equal(target.output__bias, seen[-1])
 
 
 def test_iterations_are_exact() -> None:
@@ -263,18 +322,18 @@ def test_another_seed_gives_another_run() -> None:
 # ---------------------------------------------------------------------- that it learns
 
 
-@pytest.mark.parametrize("env", [IdentityEnv(4), IdentityEnvBox], ids=["discrete observations", "box"])
 @pytest.mark.parametrize("memory_size", [1, 20, None])
-def test_identity_environments_are_solved(env: Any, memory_size: int | None) -> None:
+@pytest.mark.parametrize("observations", ["discrete", "box"])
+def test_identity_environments_are_solved(observations: str, memory_size: int | None) -> None:
     """The reward is 1 where the action equals the observation: 100 per episode for the best policy."""
-    if env is IdentityEnvBox:
-        env = DiscreteAnswers()
+    envs = DummyVecEnv([(lambda: IdentityEnv(4)) if observations == "discrete" else DiscreteAnswers] * 5)
     model = StaQ(
         "MlpPolicy",
-        env,
+        VecMonitor(envs),
         memory_size=memory_size,
         policy_update_interval=250,
         buffer_size=2000,
+        batch_size=128,
         gamma=0.0,
         learning_rate=3e-3,
         kl_weight=5.0,
@@ -333,6 +392,20 @@ def test_atari_size_images_train() -> None:
     model = StaQ("CnnPolicy", env, **(SMALL | {"policy_update_interval": 40, "batch_size": 4})).learn(80)
     assert model.policy.architecture.hidden_size == 512
     assert model.replay.observations.dtype is torch.uint8
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Box(0, 60_000, (3,), dtype=np.uint16), spaces.Discrete(3, start=1), spaces.MultiBinary(3)], ids=str
+)
+def test_unusual_observations_train(space: spaces.Space[Any]) -> None:
+    class Unusual(Endless):
+        def _obs(self) -> Any:
+            return self.observation_space.sample()
+
+        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return self._obs(), 1.0, False, False, {}
+
+    StaQ("MlpPolicy", Unusual(observation_space=space), **SMALL).learn(400)
 
 
 def test_a_learning_rate_schedule_is_followed() -> None:
@@ -413,6 +486,27 @@ def test_a_terminal_observation_is_checked_too() -> None:
 
     with pytest.raises(FloatingPointError, match="Environment 0 returned an observation that is not finite at step 9"):
         StaQ("MlpPolicy", BadEnd(), **SMALL).learn(200)
+
+
+def test_the_first_observation_of_an_episode_is_checked_too() -> None:
+    class BadStart(Endless):
+        def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+            obs, info = super().reset(**arguments)
+            return obs * (np.nan if self.steps >= self.bad_from else 1), info
+
+        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            obs, reward, _, _, info = super().step(action)
+            return obs, reward, self.steps == 10, False, info
+
+    class AtOnce(BadStart):
+        bad_from = 0
+
+    class Later(BadStart):
+        bad_from = 10
+
+    for kind, step in ((AtOnce, 0), (Later, 9)):
+        with pytest.raises(FloatingPointError, match=f"Environment 0 returned an observation .* at step {step}"):
+            StaQ("MlpPolicy", kind(), **SMALL).learn(200)
 
 
 @pytest.mark.parametrize("what", ["reward", "observation"])

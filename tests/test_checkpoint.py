@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -45,15 +47,65 @@ def test_resuming_equals_never_stopping(tmp_path: Path, env_id: str, arguments: 
     """Element by element: before anything has wrapped, and after buffer and stack have."""
     whole = small_model(env_id, **arguments).learn(2000)
 
-    class StopAt(BaseCallback):
-        def _on_step(self) -> bool:
-            return self.num_timesteps <= stop_after
-
-    small_model(env_id, **arguments).learn(2000, callback=[Checkpoints(tmp_path), StopAt()])
+    stopping = StopAt(stop_after + 1)
+    small_model(env_id, **arguments).learn(2000, callback=[Checkpoints(tmp_path), stopping])
     resumed = finish(small_model(env_id, **arguments), tmp_path, 2000)
     assert_identical(whole, resumed)
     obs = whole.replay.observations[:50].numpy()
     np.testing.assert_array_equal(whole.predict(obs)[0], resumed.predict(obs)[0])
+
+
+class StopAt(BaseCallback):
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def _on_step(self) -> bool:
+        return self.num_timesteps < self.step
+
+
+@pytest.mark.parametrize("stop", [300, 1300])
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_run_stopped_by_a_callback_goes_on_in_the_same_folder(tmp_path: Path, stop: int, every: int) -> None:
+    """In the middle of an iteration, before and after the buffer is full; the checkpoints after it are whole."""
+    model = small_model()
+    model.learn(4000, callback=[Checkpoints(tmp_path, every), StopAt(stop)])
+    model.learn(1700 - stop, reset_num_timesteps=False, callback=Checkpoints(tmp_path, every))
+    resumed = resume(small_model(), tmp_path)
+    assert resumed.iteration == model.iteration
+    assert_identical(model, resumed)
+
+
+def test_no_checkpoint_is_written_in_the_middle_of_an_iteration(tmp_path: Path) -> None:
+    model = small_model()
+    model.learn(4000, callback=StopAt(300))
+    model.learn(100, reset_num_timesteps=False, callback=Checkpoints(tmp_path))
+    assert newest_state(tmp_path)["counters"]["steps_collected"] == 400
+
+
+def test_a_loaded_model_can_be_checkpointed(tmp_path: Path) -> None:
+    model = small_model().learn(600)
+    model.save(tmp_path / "model")
+    loaded = StaQ.load(tmp_path / "model", env=model.get_env())
+    loaded.learn(400, callback=Checkpoints(tmp_path / "checkpoints"))
+    assert_identical(loaded, resume(small_model(), tmp_path / "checkpoints"))
+
+
+def test_statistics_of_vec_normalize_survive_environments_that_do_not(tmp_path: Path) -> None:
+    pytest.importorskip("Box2D")
+
+    def model() -> StaQ:
+        return StaQ("MlpPolicy", VecNormalize(make_vec_env("LunarLander-v3", 4, seed=1)), **SMALL)
+
+    first = model()
+    first.learn(400, callback=Checkpoints(tmp_path))
+    with pytest.warns(UserWarning, match="begin new episodes"):
+        resumed = resume(model(), tmp_path)
+    old, new = first.get_vec_normalize_env(), resumed.get_vec_normalize_env()
+    assert old is not None
+    assert new is not None
+    assert new.obs_rms.count == pytest.approx(old.obs_rms.count + 4)  # one more reset
+    np.testing.assert_allclose(new.obs_rms.mean, old.obs_rms.mean, atol=0.05)
 
 
 def test_wrappers_of_the_vectorised_environment_are_restored(tmp_path: Path) -> None:
@@ -154,8 +206,13 @@ def test_a_full_disk_leaves_the_checkpoints_before_it(tmp_path: Path, monkeypatc
 
 def test_other_arguments_are_refused_by_name(tmp_path: Path) -> None:
     small_model().learn(400, callback=Checkpoints(tmp_path))
-    with pytest.raises(ValueError, match="written with kl_weight=20.0, the model has 3.0"):
-        resume(small_model(kl_weight=3.0), tmp_path)
+    for changed, message in (
+        ({"kl_weight": 3.0}, "written with kl_weight=20.0, the model has 3.0"),
+        ({"learning_rate": 1.0}, "written with learning_rate=0.0001"),
+        ({"policy_kwargs": {"net_arch": [16, 16], "activation_fn": torch.nn.Tanh}}, "policy_kwargs=.*Tanh"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            resume(small_model(**changed), tmp_path)
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
@@ -186,6 +243,43 @@ def test_environments_that_cannot_be_restored_begin_new_episodes(tmp_path: Path)
 )
 def test_which_environments_restore_exactly(env_id: str, exactly: bool) -> None:
     assert restores_exactly(make_vec_env(env_id, 1)) is exactly
+
+
+class SecretGenerator(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Its state is no plain data, and its constructor is not on record."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.dice = random.Random(0)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return obs, float(reward) + self.dice.random(), *rest
+
+
+class GoalsOfTheEpisode(gymnasium.Env[np.ndarray, int]):
+    """What it draws at a reset stays the same until the next, and is a set: no plain data."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    observation_space = gymnasium.spaces.Box(0, 100, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.goals = {int(self.np_random.integers(1, 100))}
+        return np.array([0.0], dtype=np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return np.array([sum(self.goals)], dtype=np.float32), 1.0, False, False, {}
+
+
+def test_what_is_not_plain_data_is_found_out() -> None:
+    assert not restores_exactly(make_vec_env("CartPole-v1", 1, wrapper_class=SecretGenerator))
+    gymnasium.register("Goals-v0", entry_point=GoalsOfTheEpisode)
+    try:
+        assert not restores_exactly(make_vec_env("Goals-v0", 1))
+    finally:
+        del gymnasium.registry["Goals-v0"]
 
 
 def test_an_environment_made_by_hand_is_not_trusted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -18,6 +19,7 @@ import pytest
 
 from staq import cli, runs
 from staq.evaluation import read_rows
+from staq.plots import kind_of, labels_of
 from staq.runs import Config
 from tests.conftest import small_model
 
@@ -110,13 +112,13 @@ def test_a_resumed_run_has_the_same_files(run: Path, tmp_path: Path, cut_after: 
     assert (other / weights).read_bytes() == (run / weights).read_bytes()
 
 
-def test_rows_logged_after_the_last_checkpoint_are_not_doubled(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [200, 400, 800])
+def test_rows_logged_after_the_last_checkpoint_are_not_doubled(run: Path, tmp_path: Path, at: int) -> None:
     """A kill between an evaluation and its checkpoint: the files say more than the checkpoint knows."""
-    shutil.copytree(run, "killed")
-    for path in Path("killed/checkpoints").glob("state-000005.pt"):
-        path.unlink()
-    shutil.rmtree("killed/model")
-    assert cli.main(["train", "--resume", "killed"]) == 0
+    assert train("killed", steps=at) == 0  # its last checkpoint is before the first evaluation, or at one
+    for name in ("progress.csv", "monitor.csv", "evaluations.csv", "evaluations.npz"):
+        shutil.copy(run / name, Path("killed") / name)
+    assert cli.main(["train", "--resume", "killed", "--timesteps", "1000"]) == 0
     for name in ("progress.csv", "monitor.csv", "evaluations.csv"):
         assert steady(table(tmp_path / "killed" / name)) == steady(table(run / name)), name
 
@@ -165,8 +167,16 @@ def test_watch_makes_a_film_with_the_probabilities(name: str, env: str, monkeypa
 def test_plot_joins_seeds_and_tells_kinds_apart(run: Path) -> None:
     assert train("seed6", "--seed", "6") == 0
     assert train("exact", "--memory-size", "none") == 0
-    assert cli.main(["plot", "run", "seed6", "exact", "--out", "curves.png"]) == 0
+    assert train("faster", "--learning-rate", "1e-2") == 0
+    assert cli.main(["plot", "run", "seed6", "exact", "faster", "--out", "curves.png"]) == 0
     assert imageio.imread("curves.png").shape[0] > 300
+    kinds = [kind_of(Config.load(Path(name))) for name in ("run", "seed6", "exact", "faster")]
+    assert kinds[0] == kinds[1]
+    assert labels_of([dict(kinds[0]), dict(kinds[2]), dict(kinds[3])]) == [
+        "StaQ M=3, learning_rate=0.0001",
+        "exact PMD, learning_rate=0.0001",
+        "StaQ M=3, learning_rate=0.01",
+    ]
 
 
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,6 +184,21 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "preset minatar" in out
     assert "torch" in out
+
+
+def test_theory_check_prints_saves_and_reruns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main("theory check --trials 60 --seed 0 --processes 1 --json audit.json".split()) == 0
+    saved = json.loads(Path("audit.json").read_text())
+    rows = {row["statement"]: row for row in saved["statements"]}
+    lemma = rows["Lemma 4.3"]
+    assert lemma["trials"] == 60
+    assert lemma["violations_as_stated"] > lemma["violations_as_repaired"] == 0
+    assert rows["Lemma 4.1"]["violations_as_repaired"] is None
+    assert "Theorem 5.1" in capsys.readouterr().out
+    rerun = lemma["smallest_counterexample"].split("staq ")[1].split()
+    assert cli.main(rerun) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"Lemma 4.3 +violated as stated .*holds as repaired", out)
 
 
 @pytest.mark.parametrize(
@@ -186,10 +211,48 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
         (["--policy-kwargs", "{net_arch=[8]}"], {"policy_kwargs": {"net_arch": [8]}}),
     ],
 )
-def test_overrides(words: list[str], expected: dict[str, Any]) -> None:
-    parsed = cli.parse_overrides(words)
+@pytest.mark.parametrize("options_first", [False, True])
+def test_overrides(words: list[str], expected: dict[str, Any], options_first: bool) -> None:
+    line = [*words, "CartPole-v1"] if options_first else ["CartPole-v1", *words]
+    options = cli.build_parser().parse_args(["train", *line])
+    assert options.env == "CartPole-v1"
+    parsed = cli._overrides(options)
     assert parsed == expected
     assert [type(v) for v in parsed.values()] == [type(v) for v in expected.values()]
+
+
+def test_the_policy_can_be_overridden() -> None:
+    assert train("run", "--policy", "MlpPolicy", env="MinAtar/Breakout-v1", steps=200) == 0
+    assert Config.load(Path("run")).policy == "MlpPolicy"
+
+
+def test_a_run_can_be_extended_and_nothing_else_changed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "--resume", "run", "--seed", "9", "--memory-size", "4"]) == 1
+    assert "leave out seed, memory_size" in capsys.readouterr().err
+    assert cli.main(["train", "--resume", "run", "--timesteps", "1400"]) == 0
+    assert Config.load(run).timesteps == 1400
+    assert train("longer", steps=1400) == 0
+    assert steady(table(run / "progress.csv")) == steady(table(Path("longer/progress.csv")))
+
+
+def test_a_run_killed_in_its_first_iteration_begins_again(run: Path) -> None:
+    Path("killed").mkdir()
+    shutil.copy("run/config.json", "killed/config.json")
+    Path("killed/monitor.csv").write_text("#{}\nr,l,t\n1,2,3\n")
+    assert cli.main(["train", "--resume", "killed"]) == 0
+    for name in ("progress.csv", "monitor.csv", "evaluations.csv"):
+        assert steady(table(Path("killed") / name)) == steady(table(run / name)), name
+
+
+def test_a_kill_right_after_resuming_keeps_the_log(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (run / "progress.csv").read_text()
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("staq.algorithm.StaQ.learn", killed)
+    assert cli.main(["train", "--resume", "run", "--timesteps", "1400"]) == 130
+    assert (run / "progress.csv").read_text() == before
 
 
 @pytest.mark.parametrize(
@@ -198,10 +261,12 @@ def test_overrides(words: list[str], expected: dict[str, Any]) -> None:
         (["train"], "Name an environment"),
         (["train", "CartPole-v1", "--memory-sise", "3"], "Did you mean 'memory_size'"),
         (["train", "CartPole-v1", "--memory-size", "0"], "memory_size=0"),
-        (["train", "CartPole-v1", "--memory-size"], "--memory-size needs a value"),
         (["train", "CartPole-v1", "--learning-starts", "3"], "no meaning"),
         (["train", "CartPole-v1", "stray"], "'stray'"),
-        (["train", "CartPoll-v1"], "Unknown environment 'CartPoll-v1'.*CartPole"),
+        (["train", "CartPoll-v1"], "environment 'CartPoll-v1' cannot be made.*CartPole"),
+        (["train", "Cart Pole"], "'Cart Pole' cannot be made"),
+        (["train", "CartPole-v1", "--device", "gpu"], "must be auto, cpu or cuda"),
+        (["eval", "x", "--memory-size", "3"], "unrecognised option '--memory-size'"),
         (["train", "Pendulum-v1"], "discrete action space"),
         (["train", "CartPole-v1", "--n-envs", "48"], "use 4992 or 5040"),
         (["train", "--resume", "nowhere"], "not a run"),
@@ -214,8 +279,6 @@ def test_failures_are_one_clear_line(arguments: list[str], message: str, capsys:
     assert cli.main(arguments) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("staq: ")
-    import re
-
     assert re.search(message, error), error
 
 
@@ -231,6 +294,12 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gymnasium, "make", missing)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'staq\[box2d\]'"):
         runs.make_envs("LunarLander-v3", 1)
+
+
+def test_a_damaged_configuration_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "config.json").write_text('{"env": "CartPole-v1"}')
+    assert cli.main(["train", "--resume", "run"]) == 1
+    assert "not the configuration of a run" in capsys.readouterr().err
 
 
 def test_a_foreign_zip_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

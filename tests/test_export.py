@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pickle
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
 
-from staq import load_policy
+from staq import StaQ, load_policy
 from staq.export import DESCRIPTION, WEIGHTS, describe_space, space_from
-from tests.conftest import small_model
+from tests.conftest import SMALL, small_model
 from tests.test_q_networks import TinyExtractor
 
 
@@ -55,6 +59,30 @@ def test_code_is_not_exported(tmp_path: Path) -> None:
         model.export(tmp_path / "policy")
 
 
+def test_an_activation_that_has_no_name_is_not_exported(tmp_path: Path) -> None:
+    leaky = functools.partial(torch.nn.LeakyReLU, 0.9)
+    with pytest.raises(ValueError, match="LeakyReLU.*default arguments"):
+        small_model(policy_kwargs={"activation_fn": leaky}).export(tmp_path / "policy")
+    small_model(policy_kwargs={"activation_fn": torch.nn.LeakyReLU}).export(tmp_path / "policy")
+
+
+def test_an_export_replaces_the_one_before_it(tmp_path: Path) -> None:
+    model = small_model()
+    for _ in range(2):
+        model.learn(200)
+        model.export(tmp_path / "policy")
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]
+    obs = model.replay.observations[:5].numpy()
+    policy, _ = load_policy(tmp_path / "policy")
+    np.testing.assert_array_equal(policy.action_probabilities(obs), model.action_probabilities(obs))
+
+
+def test_normalised_observations_are_mentioned(tmp_path: Path) -> None:
+    env = VecNormalize(make_vec_env("CartPole-v1", 2))
+    with pytest.warns(UserWarning, match="export its statistics too"):
+        StaQ("MlpPolicy", env, **SMALL).export(tmp_path / "policy")
+
+
 def test_damage_and_foreign_files_are_named(tmp_path: Path) -> None:
     folder = small_model().export(tmp_path / "policy")
     with pytest.raises(FileNotFoundError, match="not an exported policy"):
@@ -64,9 +92,15 @@ def test_damage_and_foreign_files_are_named(tmp_path: Path) -> None:
         ({"format": "onnx"}, "format 'onnx'"),
         ({"net_arch": [3]}, "does not fit its own description"),
         ({"activation_fn": "functional"}, "not an activation function"),
+        ({"stack": None}, "does not fit its own description"),
+        ({"action_space": {"type": "Sphere"}}, "'Sphere' is no space"),
     ):
         (folder / DESCRIPTION).write_text(json.dumps(description | change))
         with pytest.raises(ValueError, match=message):
+            load_policy(folder)
+    for foreign in ("[]", '{"format": "staq-policy-1"}'):
+        (folder / DESCRIPTION).write_text(foreign)
+        with pytest.raises(ValueError, match=r"has format None|does not fit"):
             load_policy(folder)
     (folder / DESCRIPTION).write_text(json.dumps(description))
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:100])

@@ -105,6 +105,45 @@ def test_the_replay_is_saved_and_loaded(tmp_path: Path) -> None:
     loaded.learn(200)
 
 
+def test_a_replay_serves_another_number_of_environments(tmp_path: Path) -> None:
+    model = small_model().learn(600)
+    model.save_replay_buffer(tmp_path / "replay")
+    other = small_model(n_envs=2)
+    other.load_replay_buffer(tmp_path / "replay")
+    other.learn(200)
+    assert other.replay.size() == 500
+
+
+def test_new_parameters_bring_new_logits_for_the_replay() -> None:
+    one, two = small_model().learn(800), small_model(seed=3).learn(800)
+    two.set_parameters(one.get_parameters())
+    recomputed = two.policy.policy_update.accumulated(two.replay.next_observations)
+    assert torch.equal(two.replay.accumulated, recomputed)
+
+
+def test_more_memory_can_be_given_when_loading(tmp_path: Path) -> None:
+    model = small_model().learn(1000)
+    model.save(tmp_path / "model")
+    loaded = StaQ.load(tmp_path / "model", env=model.get_env(), memory_size=50)
+    step = loaded.step_size
+    stack = loaded.policy.policy_update.stack
+    assert stack.prefactor == pytest.approx(step.alpha / (1 - step.beta**50))
+    loaded.learn(400)
+    assert len(stack) == 5
+
+
+def test_a_model_saved_in_mid_iteration_loads_as_it_was(tmp_path: Path) -> None:
+    class Stop(CheckpointCallback):
+        def _on_step(self) -> bool:
+            return super()._on_step() and self.num_timesteps < 700
+
+    model = small_model().learn(4000, callback=Stop(10**6, str(tmp_path)))
+    model.save(tmp_path / "model")
+    loaded = StaQ.load(tmp_path / "model")
+    assert loaded.step_size == model.step_size
+    np.testing.assert_array_equal(loaded.logits(OBS), model.logits(OBS))
+
+
 def test_a_replay_of_another_kind_is_refused(tmp_path: Path) -> None:
     from stable_baselines3.common.save_util import save_to_pkl
 
@@ -151,6 +190,13 @@ def test_vec_normalize_keeps_logits_exact() -> None:
     recomputed = model.policy.policy_update.accumulated(model.replay.next_observations)
     torch.testing.assert_close(model.replay.accumulated, recomputed, rtol=1e-5, atol=1e-4)
     assert model.get_vec_normalize_env() is env
+
+
+def test_vec_normalize_over_boards() -> None:
+    """Its observations are floats, whatever its space says."""
+    env = VecNormalize(make_vec_env("MinAtar/Breakout-v1", 4, seed=0))
+    model = StaQ("CnnPolicy", env, **SMALL).learn(400)
+    assert model.replay.observations.dtype is torch.float32
 
 
 def test_vec_frame_stack_and_subprocesses() -> None:
