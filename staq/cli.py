@@ -133,7 +133,8 @@ def train(options: argparse.Namespace) -> None:
     print(f"Greedy return over 20 fresh episodes after {model.num_timesteps} steps: {mean:.1f} (worst {minimum:.1f})")
     print(f"Model: {folder / 'model'}")
     try:
-        print(f"Curve: {learning_curves([folder], folder / 'learning_curve.png')}")
+        learning_curves([folder], folder / "learning_curve.png")
+        print(f"Curve: {folder / 'learning_curve.png'}")
     except ValueError as error:  # too short a run for an evaluation
         print(error)
 
@@ -165,7 +166,9 @@ def watch(options: argparse.Namespace) -> None:
 def plot(options: argparse.Namespace) -> None:
     from staq.plots import learning_curves
 
-    print(learning_curves(options.runs, options.out, options.mode))
+    for line in learning_curves(options.runs, options.out, options.mode):
+        print(line)
+    print(options.out)
 
 
 def theory_check(options: argparse.Namespace) -> None:

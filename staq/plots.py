@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from staq.evaluation import Evaluation, read_rows
 from staq.presets import defaults
@@ -16,16 +18,14 @@ from staq.runs import Config
 
 # Okabe and Ito's colours, which stay apart for the colour-blind and in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# Two-sided 97.5 % points of Student's t for 1, 2, … degrees of freedom; seeds are few.
-STUDENT_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 
 Kind = tuple[tuple[str, str], ...]
 
 
-def learning_curves(runs: list[Path], out: Path, mode: str = "greedy") -> Path:
+def learning_curves(runs: list[Path], out: Path, mode: str = "greedy") -> list[str]:
     """One panel per environment, one line per kind of run: its mean and 95 % interval over seeds.
 
-    A single seed has a line and no interval.
+    A single seed has a line and no interval. Returns one line of text per kind: what it ended with.
     """
     import matplotlib
 
@@ -39,31 +39,63 @@ def learning_curves(runs: list[Path], out: Path, mode: str = "greedy") -> Path:
         if not rows:
             raise ValueError(f"{run} has no {mode} evaluation yet: it writes one every {config.eval_every} steps.")
         panels[config.env][kind_of(config)].append(rows)
-    figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 3.8), squeeze=False, layout="constrained")
-    for axis, (env, kinds) in zip(axes[0], panels.items(), strict=True):
+    columns = min(len(panels), 3)
+    lines = math.ceil(len(panels) / columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(5 * columns, 3.6 * lines), squeeze=False, layout="constrained")
+    finals = []
+    for unused in axes.flat[len(panels) :]:
+        unused.axis("off")
+    for axis, (env, kinds) in zip(axes.flat, panels.items(), strict=False):
         labels = labels_of([dict(kind) for kind in kinds])
         for (label, seeds), colour in zip(zip(labels, kinds.values(), strict=True), itertools.cycle(COLOURS)):
-            _draw(axis, label, seeds, colour)
+            curve = seed_curve(label, seeds)
+            finals.append(f"{env}  {curve.final()}")
+            _draw(axis, curve, colour)
         axis.set(title=env, xlabel="environment steps", ylabel=f"{mode} return")
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
         axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
-    figure.savefig(out, dpi=150)
+    figure.savefig(out, dpi=110)
     plt.close(figure)
-    return out
+    return finals
 
 
-def _draw(axis: Any, label: str, seeds: list[list[Evaluation]], colour: str) -> None:
+@dataclass(frozen=True)
+class Curve:
+    """Mean over seeds and half the width of its 95 % interval (none for one seed), at the steps they share."""
+
+    label: str
+    n_seeds: int
+    steps: list[int]
+    mean: np.ndarray
+    half_width: np.ndarray | None
+
+    def final(self) -> str:
+        interval = "" if self.half_width is None else f" ± {self.half_width[-1]:.1f} (95 %)"
+        seeds = f"{self.n_seeds} seed{'s' if self.n_seeds > 1 else ''}"
+        return f"{self.label}, {seeds}: {self.mean[-1]:.1f}{interval} at {self.steps[-1]} steps"
+
+
+def seed_curve(label: str, seeds: list[list[Evaluation]]) -> Curve:
+    """Seeds are the unit: episodes of one seed say nothing about another."""
     by_step = [{row.timesteps: row.mean for row in rows} for rows in seeds]
     steps = sorted(set.intersection(*(set(rows) for rows in by_step)))
     if not steps:
         raise ValueError(f"The runs of {label} were evaluated at different steps: plot them one by one.")
     values = np.array([[rows[step] for step in steps] for rows in by_step])  # [seeds, steps]
-    mean, n = values.mean(0), len(values)
-    axis.plot(steps, mean, color=colour, label=f"{label}, {n} seed{'s' if n > 1 else ''}", marker=".")
-    if n > 1:
-        half = STUDENT_T[min(n - 2, len(STUDENT_T) - 1)] * values.std(0, ddof=1) / math.sqrt(n)
-        axis.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
+    n = len(values)
+    if n == 1:
+        return Curve(label, n, steps, values[0], None)
+    half_width = stats.t.ppf(0.975, n - 1) * values.std(0, ddof=1) / math.sqrt(n)
+    return Curve(label, n, steps, values.mean(0), half_width)
+
+
+def _draw(axis: Any, curve: Curve, colour: str) -> None:
+    label = f"{curve.label}, {curve.n_seeds} seed{'s' if curve.n_seeds > 1 else ''}"
+    axis.plot(curve.steps, curve.mean, color=colour, label=label, marker=".")
+    if curve.half_width is not None:
+        low, high = curve.mean - curve.half_width, curve.mean + curve.half_width
+        axis.fill_between(curve.steps, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
 def kind_of(config: Config) -> Kind:

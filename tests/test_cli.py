@@ -164,12 +164,17 @@ def test_watch_makes_a_film_with_the_probabilities(name: str, env: str, monkeypa
     assert cli.main(["watch", "run", "--out", "film.png"]) == 1
 
 
-def test_plot_joins_seeds_and_tells_kinds_apart(run: Path) -> None:
+def test_plot_joins_seeds_and_tells_kinds_apart(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train("seed6", "--seed", "6") == 0
     assert train("exact", "--memory-size", "none") == 0
     assert train("faster", "--learning-rate", "1e-2") == 0
     assert cli.main(["plot", "run", "seed6", "exact", "faster", "--out", "curves.png"]) == 0
     assert imageio.imread("curves.png").shape[0] > 300
+    out = capsys.readouterr().out
+    assert re.search(
+        r"CartPole-v1  StaQ M=3, learning_rate=0.0001, 2 seeds: [\d.]+ ± [\d.]+ \(95 %\) at 800 steps", out
+    )
+    assert re.search(r"exact PMD, learning_rate=0.0001, 1 seed: [\d.]+ at 800 steps", out), "one seed has no interval"
     kinds = [kind_of(Config.load(Path(name))) for name in ("run", "seed6", "exact", "faster")]
     assert kinds[0] == kinds[1]
     assert labels_of([dict(kinds[0]), dict(kinds[2]), dict(kinds[3])]) == [

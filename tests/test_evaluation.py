@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from staq.evaluation import Evaluation, Evaluations, read_rows, returns, write_rows
+from staq.plots import seed_curve
 from staq.runs import make_envs
 from tests.conftest import assert_identical, small_model
 
@@ -36,3 +38,13 @@ def test_rows_round_trip(tmp_path: Path) -> None:
     ]
     write_rows(tmp_path, rows)
     assert read_rows(tmp_path) == rows
+
+
+def test_an_interval_over_seeds_by_hand() -> None:
+    """Means 1, 2, 6 at one step: 3 ± 4.303·√7/√3, the t-interval with two degrees of freedom."""
+    seeds = [[Evaluation(10, "greedy", 1, mean, 0.0, mean, 1.0, 0.0)] for mean in (1.0, 2.0, 6.0)]
+    curve = seed_curve("three", seeds)
+    assert curve.mean.tolist() == [3.0]
+    assert curve.half_width is not None
+    assert curve.half_width[0] == pytest.approx(4.3027 * np.sqrt(7 / 3), rel=1e-4)
+    assert seed_curve("one", seeds[:1]).half_width is None
