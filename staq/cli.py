@@ -110,6 +110,10 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", type=Path, metavar="FILE", help="also write the table as JSON")
     command.add_argument("--processes", type=whole_number, default=os.cpu_count() or 1, help="(%(default)s)")
 
+    command = parts.add_parser("plot", help="pictures of the bounds, the trade-off, the rate and the threshold")
+    command.set_defaults(command=theory_plot)
+    command.add_argument("--out", type=Path, default=Path("theory"), metavar="FOLDER", help="(%(default)s)")
+
     command = commands.add_parser("info", help="versions, extras and presets on this machine")
     command.set_defaults(command=info)
     return parser
@@ -195,6 +199,13 @@ def theory_check(options: argparse.Namespace) -> None:
         print(f"{row.statement:42}{counts}   {row.smallest_counterexample or ''}")
     if options.json is not None:
         options.json.write_text(json.dumps(as_json(rows, options.trials, options.seed), indent=2) + "\n")
+
+
+def theory_plot(options: argparse.Namespace) -> None:
+    from staq.tabular.figures import draw_all
+
+    for path in draw_all(options.out):
+        print(path)
 
 
 def info(options: argparse.Namespace) -> None:

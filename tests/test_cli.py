@@ -206,6 +206,12 @@ def test_theory_check_prints_saves_and_reruns(tmp_path: Path, capsys: pytest.Cap
     assert re.search(r"Lemma 4.3 +violated as stated .*holds as repaired", out)
 
 
+def test_theory_plot_draws_every_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["theory", "plot", "--out", "pictures"]) == 0
+    names = {path.stem for path in Path("pictures").glob("*.png")}
+    assert names == {"bound", "trade-off", "memory", "rate", "threshold"}
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
