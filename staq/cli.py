@@ -110,6 +110,12 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", type=Path, metavar="FILE", help="also write the table as JSON")
     command.add_argument("--processes", type=whole_number, default=os.cpu_count() or 1, help="(%(default)s)")
 
+    command = parts.add_parser("averaging", help="do evaluation errors average out? the paper's study on two grids")
+    command.set_defaults(command=theory_averaging)
+    command.add_argument("--budget", type=float, default=0.01, help="of 50 seeds × 300 iterations (%(default)s)")
+    command.add_argument("--envs", nargs="+", choices=["pendulum", "mountaincar"], default=["pendulum", "mountaincar"])
+    command.add_argument("--out", type=Path, default=Path("averaging"), metavar="FOLDER", help="(%(default)s)")
+
     command = parts.add_parser("plot", help="pictures of the bounds, the trade-off, the rate and the threshold")
     command.set_defaults(command=theory_plot)
     command.add_argument("--out", type=Path, default=Path("theory"), metavar="FOLDER", help="(%(default)s)")
@@ -199,6 +205,24 @@ def theory_check(options: argparse.Namespace) -> None:
         print(f"{row.statement:42}{counts}   {row.smallest_counterexample or ''}")
     if options.json is not None:
         options.json.write_text(json.dumps(as_json(rows, options.trials, options.seed), indent=2) + "\n")
+
+
+def theory_averaging(options: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from staq.tabular import averaging
+
+    n_seeds, iterations = averaging.scaled_to(options.budget)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in options.envs:
+        with tqdm(total=iterations, unit=" iterations", desc=f"{name}, {n_seeds} seeds") as bar:
+            rows = averaging.study(averaging.ENVIRONMENTS[name](), n_seeds, iterations, progress=bar.update)
+        averaging.write(rows, options.out / f"{name}.csv")
+        print(name, *averaging.verdict(rows), sep="\n  ")
+    finished = {name: options.out / f"{name}.csv" for name in averaging.ENVIRONMENTS}
+    studies = {name: averaging.read(path) for name, path in finished.items() if path.exists()}
+    averaging.draw(studies, options.out / "averaging.png")
+    print(options.out / "averaging.png")
 
 
 def theory_plot(options: argparse.Namespace) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import time
 import tracemalloc
 
@@ -147,3 +149,13 @@ def test_only_tables_become_mdps() -> None:
         from_toy_text(gymnasium.make("CartPole-v1"), 0.9)
     with pytest.raises(ValueError, match="branching=9"):
         garnet(4, 2, 9, 0.9, np.random.default_rng(0))
+
+
+def test_it_stands_alone() -> None:
+    """Neither PyTorch nor stable-baselines3 is needed for the exact part."""
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['stable_baselines3'] = None\n"
+        "from staq.tabular import audit, bounds, grids\n"
+        "assert audit.audit(3, seed=0)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

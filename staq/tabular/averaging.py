@@ -1,0 +1,214 @@
+"""Do evaluation errors average out? (App. "Averaging of evaluation error")
+
+Value iteration of mirror descent on a gridded environment: q_k is a network, warm-started and regressed for 5,000
+gradient steps on the exact target T^k q_{k−1}; the policy update is exact on the grid. The error is known exactly, as
+q_k − T^k q_{k−1} ("bellman") and as q_k − Q^k ("value"). The figure is the paper's: the norm of the weighted average
+of the last M errors minus the norm of the last, over iterations. Below zero, averaging helps.
+
+All seeds of an environment are trained as one batch of networks.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from scipy import stats
+
+from staq.q_networks import OUTPUT_BIAS, OUTPUT_WEIGHT, ConvMlp, QEnsemble, affine
+from staq.tabular.grids import GridMDP, mountain_car, pendulum
+from staq.tabular.mirror_descent import Settings
+from staq.tabular.operators import bellman, policy_of, q_of_policy
+
+ENVIRONMENTS: dict[str, Callable[[], GridMDP]] = {"pendulum": pendulum, "mountaincar": mountain_car}
+SETTINGS = Settings(entropy_weight=0.03, kl_weight=1.0, evaluation="value")
+"""τ and η of the paper's study."""
+PAPER_SEEDS, FULL_ITERATIONS = 50, 300
+MEMORIES = (5, 10, 20, 50)
+SMOOTHING = 20
+# The paper names none of these; they are the usual choices for so small a problem.
+NET_ARCH, LEARNING_RATE, BATCH_SIZE, GRADIENT_STEPS = (128, 128), 1e-3, 128, 5000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One error of one seed after one iteration."""
+
+    seed: int
+    iteration: int
+    error: str
+    memory: int
+    last_norm: float
+    """‖ε_k‖"""
+    difference: float
+    """‖(1−β)/(1−β^M) Σ_{i<M} β^i ε_{k−i}‖ − ‖ε_k‖"""
+
+
+def scaled_to(budget: float) -> tuple[int, int]:
+    """Seeds and iterations at a fraction of the full study, which is 50 seeds (the paper's) and 300 iterations."""
+    if not 0 < budget <= 1:
+        raise ValueError(f"budget={budget}: it must be above 0 and at most 1.")
+    scale = math.sqrt(budget)
+    return max(2, round(PAPER_SEEDS * scale)), max(max(MEMORIES) + SMOOTHING, round(FULL_ITERATIONS * scale))
+
+
+def study(
+    grid: GridMDP,
+    n_seeds: int,
+    iterations: int,
+    gradient_steps: int = GRADIENT_STEPS,
+    progress: Callable[[], object] = lambda: None,
+) -> list[Row]:
+    """The errors of every seed and iteration, from the first iteration at which M of them exist."""
+    networks = FittedQ(grid, n_seeds)
+    mdp, tau = grid.mdp, SETTINGS.entropy_weight
+    shape = (n_seeds, *mdp.reward.shape)
+    q, logits = np.zeros(shape), np.zeros(shape)
+    history: dict[str, list[np.ndarray]] = {"bellman": [], "value": []}
+    rows: list[Row] = []
+    for k in range(1, iterations + 1):
+        logits = SETTINGS.beta * logits + SETTINGS.alpha * q
+        policies = [policy_of(logits[i]) for i in range(n_seeds)]
+        targets = np.stack([bellman(mdp, log_pi, q[i], tau) for i, log_pi in enumerate(policies)])
+        q = networks.fit(targets, gradient_steps)
+        exact = np.stack([q_of_policy(mdp, log_pi, tau) for log_pi in policies])
+        for name, errors in (("bellman", q - targets), ("value", q - exact)):
+            history[name].append(errors)
+            rows += _rows(name, k, history[name])
+            del history[name][: -max(MEMORIES)]
+        progress()
+    return rows
+
+
+class FittedQ:
+    """One network per seed, each with its own weights and its own batches, trained side by side."""
+
+    def __init__(self, grid: GridMDP, n_seeds: int) -> None:
+        torch.manual_seed(0)
+        self.generator = torch.Generator().manual_seed(0)
+        self.observations = torch.as_tensor(grid.observations, dtype=torch.float32)  # [S, features]
+        n_features, n_actions = grid.observations.shape[1], grid.mdp.n_actions
+        self.networks = QEnsemble(ConvMlp(spaces.Box(-2, 2, (n_features,)), n_actions, NET_ARCH), n_seeds)
+        self.optimizer = torch.optim.Adam(self.networks.parameters(), lr=LEARNING_RATE, fused=True)
+
+    def fit(self, targets: np.ndarray, gradient_steps: int) -> np.ndarray:
+        """Regresses the networks on targets [seeds, S, A] and returns what they say then, in the same shape."""
+        n_seeds, n_states, _ = targets.shape
+        wanted = torch.as_tensor(targets, dtype=torch.float32)
+        own = torch.arange(n_seeds)[:, None]
+        for _ in range(gradient_steps):
+            batch = torch.randint(n_states, (n_seeds, BATCH_SIZE), generator=self.generator)
+            q = self._forward(self.observations[batch].transpose(1, 2))  # [seeds, A, B]
+            loss = (q - wanted[own, batch].transpose(1, 2)).square().mean((1, 2)).sum()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        with torch.no_grad():
+            q = self._forward(self.observations.t().expand(n_seeds, -1, -1))
+        return q.transpose(1, 2).double().numpy()
+
+    def _forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights = self.networks.weights
+        for i in range(len(NET_ARCH)):
+            x = torch.relu(affine(weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"], x))
+        return affine(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], x)
+
+
+def _rows(name: str, iteration: int, newest_last: list[np.ndarray]) -> list[Row]:
+    beta, rows = SETTINGS.beta, []
+    for memory in MEMORIES:
+        if len(newest_last) < memory:
+            continue
+        weights = (1 - beta) / (1 - beta**memory) * beta ** np.arange(memory)
+        average = np.einsum("i,i...->...", weights, np.stack(newest_last[-memory:][::-1]))
+        for seed, (errors, averaged) in enumerate(zip(newest_last[-1], average, strict=True)):
+            last = float(np.abs(errors).max())
+            difference = float(np.abs(averaged).max()) - last
+            rows.append(Row(seed, iteration, name, memory, round(last, 5), round(difference, 5)))
+    return rows
+
+
+def write(rows: list[Row], path: Path) -> None:
+    """One line per row."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Row.__dataclass_fields__)
+        writer.writerows(vars(row).values() for row in rows)
+
+
+def read(path: Path) -> list[Row]:
+    """What ``write`` wrote."""
+    with path.open() as file:
+        table = csv.reader(file)
+        next(table)
+        return [Row(int(s), int(k), error, int(m), float(last), float(d)) for s, k, error, m, last, d in table]
+
+
+def verdict(rows: list[Row]) -> list[str]:
+    """The last tenth of the iterations, by kind of error and memory: is the difference below zero?"""
+    window = max(row.iteration for row in rows) // 10 + 1
+    lines = []
+    for error, memory in itertools.product(("bellman", "value"), MEMORIES):
+        mean, half = _mean_and_interval(_differences(rows, error, memory)[-window:])
+        word = "averages out" if mean + half < 0 else "does not" if mean - half > 0 else "undecided"
+        lines.append(f"{error:8} M={memory:<3} {mean:+.4f} ± {half:.4f} (95 %)  {word}")
+    return lines
+
+
+def draw(studies: dict[str, list[Row]], out: Path) -> None:
+    """The paper's figure, for both kinds of error."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(2, len(studies), figsize=(5.5 * len(studies), 7), squeeze=False, layout="constrained")
+    for (row, error), (column, (name, rows)) in itertools.product(
+        enumerate(("bellman", "value")), enumerate(studies.items())
+    ):
+        axis = axes[row][column]
+        _panel(axis, rows, error)
+        kind = "q_k − T^k q_{k−1}" if error == "bellman" else "q_k − Q^k"
+        seeds = len({r.seed for r in rows})
+        axis.set(title=f"{name}, ε = {kind}, {seeds} seeds", xlabel="iteration", ylabel="‖average‖ − ‖last‖")
+        axis.axhline(0, color="black", linewidth=1)
+        axis.grid(alpha=0.3)
+        axis.legend(frameon=False)
+    figure.savefig(out, dpi=120)
+    plt.close(figure)
+
+
+def _panel(axis: Any, rows: list[Row], error: str) -> None:
+    colours = ("#E69F00", "#009E73", "#0072B2", "#CC79A7")
+    for memory, colour in zip(MEMORIES, colours, strict=False):
+        differences = _differences(rows, error, memory)  # [iterations, seeds]
+        last = memory + len(differences) - 1
+        centres = range(memory + SMOOTHING - 1, last + 1)
+        points = [_mean_and_interval(differences[i : i + SMOOTHING]) for i in range(len(centres))]
+        mean, half = np.array(points).T
+        axis.plot(centres, mean, color=colour, label=f"M = {memory}")
+        axis.fill_between(centres, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
+
+
+def _differences(rows: list[Row], error: str, memory: int) -> np.ndarray:
+    """[iterations from M on, seeds]"""
+    chosen = [row for row in rows if row.error == error and row.memory == memory]
+    table = np.full((max(r.iteration for r in chosen) - memory + 1, max(r.seed for r in chosen) + 1), np.nan)
+    for row in chosen:
+        table[row.iteration - memory, row.seed] = row.difference
+    return table
+
+
+def _mean_and_interval(window: np.ndarray) -> tuple[float, float]:
+    """Over seeds, of each seed's mean over a window of iterations. [iterations, seeds]"""
+    means = window.mean(0)
+    half = stats.t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / math.sqrt(len(means))
+    return float(means.mean()), float(half)
