@@ -10,8 +10,10 @@ where the relative weights w decay with every update and the prefactor belongs t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:  # the tabular theory shares this module and needs no PyTorch
+    import torch
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,6 @@ class StaQPolicy(BasePolicy):
     :param make_update: builds the policy update for an architecture and a number of critics
     """
 
-    default_net_arch: tuple[int, ...] = (256, 256)
     convolutional = False
 
     def __init__(
@@ -82,11 +81,11 @@ class StaQPolicy(BasePolicy):
         }
         self.first_action = int(action_space.start)
         self.sampling = torch.Generator()
-        n_actions = int(action_space.n)
+        self.architecture: Architecture
         if features_extractor_class is not None:
-            self.architecture: Architecture = _custom_architecture(
+            self.architecture = _custom_architecture(
                 observation_space,
-                n_actions,
+                int(action_space.n),
                 features_extractor_class,
                 features_extractor_kwargs or {},
                 list(net_arch or ()),
@@ -94,22 +93,13 @@ class StaQPolicy(BasePolicy):
                 normalize_images,
             )
         else:
-            if conv_arch is None and self.convolutional:
-                conv_arch = SMALL_IMAGE if _is_small(observation_space) else LARGE_IMAGE
-            if net_arch is None:
-                large = self.convolutional and not _is_small(observation_space)
-                net_arch = (512,) if large else self.default_net_arch
-            if channels_last is None:
-                channels_last = not (
-                    is_image_space(observation_space) and is_image_space_channels_first(observation_space)  # type: ignore[arg-type]
-                )
             self.architecture = ConvMlp(
                 observation_space,
-                n_actions,
-                net_arch,
+                int(action_space.n),
+                self._default_net_arch(observation_space) if net_arch is None else net_arch,
                 activation_fn,
-                conv_arch or (),
-                channels_last,
+                self._default_conv_arch(observation_space) if conv_arch is None else conv_arch,
+                _has_channels_last(observation_space) if channels_last is None else channels_last,
                 normalize_images,
             )
         self.q_net = QEnsemble(self.architecture, n_critics)
@@ -121,6 +111,16 @@ class StaQPolicy(BasePolicy):
             lr=lr_schedule(1),  # type: ignore[call-arg]
             **self.optimizer_kwargs,
         )
+
+    def _default_conv_arch(self, space: spaces.Space) -> ConvArch:
+        if not self.convolutional:
+            return ()
+        return SMALL_IMAGE if _is_small(space) else LARGE_IMAGE
+
+    def _default_net_arch(self, space: spaces.Space) -> tuple[int, ...]:
+        if not self.convolutional:
+            return (256, 256)
+        return (128,) if _is_small(space) else (512,)
 
     def logits(self, obs: torch.Tensor) -> torch.Tensor:
         """ξ(s): the policy is their softmax. → float64 [B, A]"""
@@ -157,13 +157,17 @@ class MlpPolicy(StaQPolicy):
 class CnnPolicy(StaQPolicy):
     """For images: the paper's Conv(16, 3, 3) + 128 on small boards by default, DQN's on Atari-size ones."""
 
-    default_net_arch = (128,)
     convolutional = True
 
 
 def _is_small(space: spaces.Space) -> bool:
     # The channel axis is not always known to be the shortest one: two sides of at least LARGE make a large image.
     return sum(side >= LARGE for side in space.shape or ()) < 2
+
+
+def _has_channels_last(space: spaces.Space) -> bool:
+    """SB3 hands images on with their channels first, and everything else as it is."""
+    return not (is_image_space(space) and is_image_space_channels_first(space))  # type: ignore[arg-type]
 
 
 def _custom_architecture(

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from staq.mirror_descent import StepSize, memory_correction
 from staq.tabular.mdp import MDP
 from staq.tabular.operators import bellman, policy_of, q_of_policy
 
@@ -17,13 +18,9 @@ Evaluation = Literal["value", "policy"]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """One algorithm: its regularisation, what it evaluates, what it remembers."""
+class Settings(StepSize):
+    """One algorithm: its regularisation weights τ and η, what it evaluates, what it remembers."""
 
-    entropy_weight: float
-    """τ"""
-    kl_weight: float
-    """η"""
     evaluation: Evaluation = "policy"
     """"value": q_{k+1} = T_τ^{k+1} q_k + ε (Sec. 4.1); "policy": q_k = Q_τ^k + ε (Sec. 4.2)."""
     memory_size: int | None = None
@@ -38,16 +35,6 @@ class Settings:
             )
         if self.memory_size is not None and self.memory_size < 1:
             raise ValueError(f"memory_size={self.memory_size}: it must be at least 1, or None.")
-
-    @property
-    def alpha(self) -> float:
-        """α = 1/(η + τ)"""
-        return 1.0 / (self.kl_weight + self.entropy_weight)
-
-    @property
-    def beta(self) -> float:
-        """β = η/(η + τ)"""
-        return self.kl_weight / (self.kl_weight + self.entropy_weight)
 
 
 @dataclass
@@ -111,5 +98,5 @@ def _improved(history: Run) -> np.ndarray:
     if settings.memory_size is None:
         return settings.beta * history.logits[-1] + settings.alpha * history.q[-1]
     total = sum(settings.beta**i * q for i, q in enumerate(reversed(history.q[-settings.memory_size :])))
-    correction = 1.0 - settings.beta**settings.memory_size if settings.weight_correction else 1.0
-    return np.asarray(settings.alpha / correction * total)
+    correction = memory_correction(settings.beta, settings.memory_size) if settings.weight_correction else 1.0
+    return np.asarray(settings.alpha * correction * total)
