@@ -338,3 +338,10 @@ def test_weights_and_biases_is_an_extra(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert train("run", "--wandb", "project") == 1
     assert "pip install 'staq[wandb]'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_demo_solves_cartpole(capsys: pytest.CaptureFixture[str]) -> None:
+    """A broken agent stays below 200 for all of its 60,000 steps."""
+    assert cli.main(["train", "CartPole-v1", "--preset", "demo", "--out", "demo"]) == 0
+    assert "Greedy return over 20 fresh episodes after 60000 steps: 500.0 (worst 500.0)" in capsys.readouterr().out
