@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import sys
 import tomllib
 import warnings
@@ -29,7 +30,9 @@ UNSET = object()
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of ``staq``. Expected failures are one line on standard error and exit code 1."""
     parser = build_parser()
-    options, rest = parser.parse_known_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options, rest = parser.parse_known_args(words)
+    options.line = shlex.join(["staq", *words])
     try:
         if rest:
             raise ValueError(_unrecognised(rest))
@@ -133,7 +136,8 @@ def train(options: argparse.Namespace) -> None:
     for name, value in (presets.defaults() | config.hyperparameters).items():
         if name != "policy_kwargs" or value:
             print(f"  {name:24} {value}{'' if name in config.hyperparameters else '   (default)'}")
-    model, finished = runs.train(config, folder, resuming=options.resume is not None, wandb_project=options.wandb)
+    resuming = options.resume is not None
+    model, finished = runs.train(config, folder, options.line, resuming, wandb_project=options.wandb)
     if not finished:
         print(f"Stopped after {model.iteration} iterations. Continue with: staq train --resume {folder}")
         return

@@ -18,7 +18,6 @@ import json
 import platform
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -67,8 +66,8 @@ class Config:
     """CPU threads; results differ in the last bits between thread counts."""
     device: str = "cpu"
 
-    def save(self, folder: Path) -> None:
-        content = {**asdict(self), "command": " ".join(["staq", *sys.argv[1:]]), "made_by": provenance()}
+    def save(self, folder: Path, command: str) -> None:
+        content = {**asdict(self), "command": command, "made_by": provenance()}
         (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
 
     @classmethod
@@ -117,9 +116,12 @@ def make_env(env_id: str, render_mode: str | None = None) -> gymnasium.Env[Any, 
         raise ValueError(f"The environment {env_id!r} cannot be made: {error}") from error
 
 
-def train(config: Config, folder: Path, resuming: bool = False, wandb_project: str | None = None) -> tuple[StaQ, bool]:
+def train(
+    config: Config, folder: Path, command: str, resuming: bool = False, wandb_project: str | None = None
+) -> tuple[StaQ, bool]:
     """Runs a configuration into a folder, or continues the run that is there.
 
+    :param command: what the user typed, for the record
     :return: the model, and whether the run is finished rather than interrupted
     """
     torch.set_num_threads(config.threads)
@@ -142,7 +144,7 @@ def train(config: Config, folder: Path, resuming: bool = False, wandb_project: s
         else:
             folder.mkdir(parents=True, exist_ok=begin_again)
         if not resuming or Config.load(folder) != config:
-            config.save(folder)
+            config.save(folder, command)
         env.results_writer = ResultsWriter(
             str(folder / "monitor.csv"),
             header={"t_start": env.t_start, "env_id": config.env},

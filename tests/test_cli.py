@@ -63,7 +63,7 @@ def test_a_run_leaves_everything_behind(run: Path, capsys: pytest.CaptureFixture
     config = json.loads((run / "config.json").read_text())
     assert config["hyperparameters"]["memory_size"] == 3
     assert config["made_by"]["torch"]
-    assert config["command"].startswith("staq ")
+    assert config["command"].startswith("staq train CartPole-v1 --timesteps 1000 --eval-every 400 --out run")
     rows = read_rows(run)
     assert [(row.timesteps, row.mode) for row in rows[:2]] == [(400, "greedy"), (400, "stochastic")]
     assert [row.timesteps for row in rows] == [400, 400, 800, 800]
