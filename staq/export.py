@@ -63,7 +63,11 @@ def export_policy(policy: StaQPolicy, path: str | Path, environment: str | None 
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    save_file({name: w.contiguous().cpu() for name, w in tensors.items()}, partial / WEIGHTS)
+    try:
+        save_file({name: w.contiguous().cpu() for name, w in tensors.items()}, partial / WEIGHTS)
+    except SafetensorError as error:  # how safetensors reports a full disk
+        shutil.rmtree(partial, ignore_errors=True)
+        raise OSError(f"The policy could not be exported to {folder}: {error}. Make room, then resume.") from error
     (partial / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
     if folder.exists():
         shutil.rmtree(folder)

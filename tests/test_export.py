@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from safetensors import SafetensorError
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -75,6 +76,20 @@ def test_an_export_replaces_the_one_before_it(tmp_path: Path) -> None:
     obs = model.replay.observations[:5].numpy()
     policy, _ = load_policy(tmp_path / "policy")
     np.testing.assert_array_equal(policy.action_probabilities(obs), model.action_probabilities(obs))
+
+
+def test_a_full_disk_is_named_and_keeps_the_export_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model()
+    model.export(tmp_path / "policy")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("staq.export.save_file", full)
+    with pytest.raises(OSError, match="could not be exported to .*policy: No space left"):
+        model.export(tmp_path / "policy")
+    load_policy(tmp_path / "policy")
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]
 
 
 def test_normalised_observations_are_mentioned(tmp_path: Path) -> None:
