@@ -342,11 +342,13 @@ class StaQ(OffPolicyAlgorithm):
                 batches = replay.draw(min(self.target_update_interval, steps - start), self.batch_size)
                 targets = self._targets(batches)
             with self._timed("gradient"):
+                taken = []
                 for rows, target in zip(batches, targets, strict=True):
-                    taken = gradient(replay.observations[rows], replay.actions[rows], target)
+                    taken.append(gradient(replay.observations[rows], replay.actions[rows], target))
                     self.policy.optimizer.step()
-                    # Summed on the device: nothing is read back while gradients are computed.
-                    self._losses += torch.stack([half_mse(taken, target), taken.abs().mean()])
+                # Summed on the device: nothing is read back while gradients are computed.
+                q = torch.stack(taken, dim=1)  # [E, steps, B]
+                self._losses += torch.stack([half_mse(q, targets), len(q[0]) * q.abs().mean()])
         self._n_updates += steps
 
     def improve(self) -> None:

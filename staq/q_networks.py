@@ -1,9 +1,9 @@
 """Many Q-networks of one shape, evaluated together.
 
-A network is a set of named weights; N networks are the same names with a leading axis of N. Activations are
-feature-major, [N, features, batch]: then the first layer of all N networks is one matrix product (they see
-the same input), every later layer is one batched product, and nothing is ever transposed in between. A
-convolution is a product over the patches of its input, which on boards of 10×10 beats a convolution kernel.
+A network is a set of named weights; N networks are the same names with a leading axis of N. Every hidden layer
+of all of them is one batched product [N, batch, inputs] · [N, inputs, outputs]: rows are observations and weights
+lie as they are multiplied, which is the order that BLAS needs no transposed copies for. A convolution is a
+product over the patches of its input, which on boards of 10×10 beats a convolution kernel.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Architecture(ABC):
 
     @abstractmethod
     def hidden(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
-        """What the output layers of N networks see of B observations. → [N, hidden_size, B]"""
+        """What the output layers of N networks see of B observations. → [N, B, hidden_size]"""
 
     def initial_weights(self) -> dict[str, torch.Tensor]:
         """One network. Its output layer is zero, so that q = 0 and the first policy is uniform (Sec. 4.1)."""
@@ -50,12 +50,14 @@ class Architecture(ABC):
 
     def q_values(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
         """q of N networks for B observations in their stored type. → [N, A, B]"""
-        return affine(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], self.hidden(weights, obs))
+        return output(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], self.hidden(weights, obs))
 
     def preprocessed(self, obs: torch.Tensor) -> torch.Tensor:
         """SB3's preparation: floats, images scaled to [0, 1], one-hot for discrete observations."""
         if isinstance(self.observation_space, spaces.Discrete):
             obs = obs.reshape(-1) - int(self.observation_space.start)
+        if obs.dtype == torch.bool:
+            obs = obs.view(torch.uint8)  # the same bytes, which become floats ten times as fast
         prepared = preprocess_obs(obs, self.observation_space, self.normalize_images)
         assert isinstance(prepared, torch.Tensor)
         return prepared
@@ -77,13 +79,16 @@ class ConvMlp(Architecture):
         self.conv_arch = [(int(f), int(k), int(s)) for f, k, s in conv_arch]
         self.net_arch = [int(width) for width in net_arch]
         self.activation = activation_fn()
+        # In place: nobody needs what a layer had before it was rectified.
+        self._activated = torch.relu_ if type(self.activation) is nn.ReLU else self.activation
         self.channels_last = channels_last
         features = get_flattened_obs_dim(observation_space)
-        self.trunk_shapes: dict[str, tuple[int, int]] = {}
+        self.trunk_shapes: dict[str, tuple[int, int]] = {}  # (inputs, outputs)
+        self.n_positions = 1  # rows per observation that the first layer multiplies
         if self.conv_arch:
             features = self._convolution_shapes(observation_space)
         for i, width in enumerate(self.net_arch):
-            self.trunk_shapes[f"mlp.{i}"] = (width, features)
+            self.trunk_shapes[f"mlp.{i}"] = (features, width)
             features = width
         super().__init__(observation_space, n_actions, features, normalize_images)
 
@@ -101,40 +106,39 @@ class ConvMlp(Architecture):
                     f"{height}×{width}. Use smaller kernels or fewer layers, or set channels_last="
                     f"{not self.channels_last} in policy_kwargs if the axes of {space.shape} were mistaken."
                 )
-            self.trunk_shapes[f"conv.{i}"] = (filters, channels * kernel * kernel)
+            self.trunk_shapes[f"conv.{i}"] = (kernel * kernel * channels, filters)
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-            channels, self.n_positions = filters, height * width  # of the last convolution's output
+            channels = filters
+            if i == 0:
+                self.n_positions = height * width
         return channels * height * width
 
     def initial_trunk(self) -> dict[str, torch.Tensor]:
         weights = {}
-        for name, (out_features, in_features) in self.trunk_shapes.items():
-            bound = 1.0 / math.sqrt(in_features)  # PyTorch's default for linear and convolution layers
-            weights[f"{name}.weight"] = torch.empty(out_features, in_features).uniform_(-bound, bound)
-            weights[f"{name}.bias"] = torch.empty(out_features).uniform_(-bound, bound)
+        for name, (inputs, outputs) in self.trunk_shapes.items():
+            bound = 1.0 / math.sqrt(inputs)  # PyTorch's default for linear and convolution layers
+            weights[f"{name}.weight"] = torch.empty(outputs, inputs).uniform_(-bound, bound).t().contiguous()
+            weights[f"{name}.bias"] = torch.empty(outputs).uniform_(-bound, bound)
         return weights
 
-    def first_input(self, obs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-        """What the first layer of every network multiplies, [1, inputs, columns], and the size of a column's axes.
-
-        A column is an observation, or for a convolution a patch of one: then the size is (H', W', B).
-        """
-        x = self.preprocessed(obs)  # [B, ...]
+    def first_input(self, obs: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """What the first layer of every network multiplies: [1, B, inputs], or patches [1, B, H', W', inputs]."""
+        x = self.preprocessed(obs).unsqueeze(0)  # [1, B, ...]
         if not self.conv_arch:
-            return x.flatten(1).t().unsqueeze(0), (len(obs),)
-        x = x.permute(3, 1, 2, 0) if self.channels_last else x.permute(1, 2, 3, 0)  # [C, H, W, B]
-        return unfolded(x.unsqueeze(0), *self.conv_arch[0][1:])
+            return x.flatten(2)
+        return patches(x if self.channels_last else x.permute(0, 1, 3, 4, 2), *self.conv_arch[0][1:], out=out)
 
     def hidden(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
-        x, size = self.first_input(obs)
+        x = self.first_input(obs)
         for i in range(len(self.conv_arch)):
             if i > 0:
-                x, size = unfolded(x, *self.conv_arch[i][1:])  # [N, C·k·k, H'·W'·B]
-            x = self.activation(affine(weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"], x))
-            x = x.unflatten(-1, size)  # [N, C', H', W', B]
-        x = x.flatten(1, -2)  # [N, features, B]
+                x = patches(x, *self.conv_arch[i][1:])
+            size = x.shape[1:-1]  # (B, H', W')
+            x = self._activated(affine(weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"], x.flatten(1, -2)))
+            x = x.unflatten(1, size)  # [N, B, H', W', filters]
+        x = x.flatten(2)
         for i in range(len(self.net_arch)):
-            x = self.activation(affine(weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"], x))
+            x = self._activated(affine(weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"], x))
         # Without a hidden layer all N networks see the input itself.
         return x.expand(len(weights[OUTPUT_BIAS]), -1, -1)
 
@@ -172,7 +176,7 @@ class StackedModule(Architecture):
             features: torch.Tensor = torch.func.functional_call(self.template, network, (x,))
             return features  # [B, hidden_size]
 
-        return torch.vmap(one_network)(trunk).transpose(1, 2)
+        return torch.vmap(one_network)(trunk)
 
 
 class QEnsemble(nn.Module):
@@ -197,20 +201,23 @@ class QEnsemble(nn.Module):
 
 
 def affine(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """W x + b for N networks, whose input is their own or shared. [N, O, I], [N, O], [N or 1, I, B] → [N, O, B]"""
-    if x.shape[0] == 1:
-        n_networks, out_features, in_features = weight.shape
-        product = torch.addmm(bias.reshape(-1, 1), weight.reshape(-1, in_features), x[0])
-        return product.view(n_networks, out_features, -1)
-    return torch.baddbmm(bias.unsqueeze(-1), weight, x)
+    """x W + b for N networks, whose input is their own or shared. [N, I, O], [N, O], [N or 1, B, I] → [N, B, O]"""
+    return torch.baddbmm(bias.unsqueeze(1), x.expand(len(weight), -1, -1), weight)
 
 
-def unfolded(x: torch.Tensor, kernel: int, stride: int) -> tuple[torch.Tensor, tuple[int, int, int]]:
-    """Patches of [N, C, H, W, B] as columns [N, C·k·k, H'·W'·B], and the size (H', W', B)."""
-    windows = x.unfold(2, kernel, stride).unfold(3, kernel, stride)  # [N, C, H', W', B, k, k]
-    n, channels, height, width, batch = windows.shape[:5]
-    columns = windows.permute(0, 1, 5, 6, 2, 3, 4)
-    return columns.reshape(n, channels * kernel * kernel, -1), (height, width, batch)
+def output(weight: torch.Tensor, bias: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    """The output layers, one row per action: BLAS is slow at results with few columns, not at those with few rows.
+
+    [N, A, H], [N, A], [N, B, H] → [N, A, B]
+    """
+    return torch.baddbmm(bias.unsqueeze(-1), weight, hidden.transpose(1, 2))
+
+
+def patches(x: torch.Tensor, kernel: int, stride: int, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Every kernel × kernel patch, flattened as (row, column, channel). [N, B, H, W, C] → [N, B, H', W', k·k·C]"""
+    rows = x.unfold(3, kernel, stride).transpose(-1, -2).flatten(-2)  # [N, B, H, W', k·C], each a run in memory
+    last = x.shape[2] - kernel
+    return torch.cat([rows[:, :, y : y + last + 1 : stride] for y in range(kernel)], dim=-1, out=out)
 
 
 def _attribute(name: str) -> str:

@@ -44,8 +44,7 @@ class AutogradGradient:
 class ClosedFormGradient:
     """Back-propagation through ReLU layers, written out, on buffers that are allocated once.
 
-    It skips autograd's bookkeeping and its fresh memory for every activation, which at the paper's sizes is a
-    third of a gradient step on a CPU.
+    It skips autograd's bookkeeping and its fresh memory for every activation.
     """
 
     def __init__(self, ensemble: QEnsemble, batch_size: int) -> None:
@@ -56,7 +55,7 @@ class ClosedFormGradient:
         self.biases: list[torch.Tensor] = []
         self.weight_grads: list[torch.Tensor] = []
         self.bias_grads: list[torch.Tensor] = []
-        self.outputs: list[torch.Tensor] = []
+        self.activations: list[torch.Tensor] = []  # [E, rows, outputs] of every hidden layer
         for name in (*self.architecture.trunk_shapes, "output"):
             weight, bias = ensemble.weights[f"{name}.weight"], ensemble.weights[f"{name}.bias"]
             weight.grad, bias.grad = torch.empty_like(weight), torch.empty_like(bias)
@@ -64,44 +63,52 @@ class ClosedFormGradient:
             self.biases.append(bias.detach())
             self.weight_grads.append(weight.grad)
             self.bias_grads.append(bias.grad)
-            columns = batch_size * (self.architecture.n_positions if name.startswith("conv") else 1)
-            self.outputs.append(weight.new_empty(*bias.shape, columns))
-        # The error at a layer's output has the shape of that output, but is needed only until the next.
-        self.errors = [torch.empty_like(output) for output in self.outputs]
+            if name != "output":
+                rows = batch_size * (self.architecture.n_positions if name.startswith("conv") else 1)
+                self.activations.append(weight.new_empty(len(weight), rows, weight.shape[-1]))
+        # The error at a layer's output has the shape of that output.
+        self.errors = [torch.empty_like(activation) for activation in self.activations]
+        self.first_input = weight.new_empty(0)  # sized by the first batch
+        self.q = bias.new_empty(*bias.shape, batch_size)
+        self.q_error = torch.empty_like(self.q)
 
     @torch.no_grad()
     def __call__(self, obs: torch.Tensor, actions: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        q, inputs = self._forward(obs)
-        index = actions.expand(len(q), 1, -1)
-        taken = q.gather(1, index).squeeze(1)  # [E, B]
-        self.errors[-1].zero_().scatter_(1, index, (taken - target).div_(self.batch_size).unsqueeze(1))
+        inputs = self._forward(obs)
+        index = actions.expand(len(self.q), 1, -1)
+        taken = self.q.gather(1, index).squeeze(1)  # [E, B]
+        self.q_error.zero_().scatter_(1, index, (taken - target).div_(self.batch_size).unsqueeze(1))
         self._backward(inputs)
         return taken
 
-    def _forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """q [E, A, B], and what each layer saw."""
-        x, inputs = self.architecture.first_input(obs)[0], []
-        for i, (weight, bias, output) in enumerate(zip(self.weights, self.biases, self.outputs, strict=True)):
-            x = x.view(x.shape[0], weight.shape[-1], -1)  # from filters × positions to features
-            inputs.append(x)
-            if x.shape[0] == 1:  # all networks see the same
-                torch.addmm(bias.view(-1, 1), weight.flatten(0, 1), x[0], out=output.view(-1, x.shape[-1]))
-            else:
-                torch.baddbmm(bias.unsqueeze(-1), weight, x, out=output)
-            x = output if i == len(self.weights) - 1 else output.relu_()
-        return x, inputs
+    def _forward(self, obs: torch.Tensor) -> list[torch.Tensor]:
+        """Fills activations and q; returns what each layer saw, [E, rows, inputs]."""
+        x, inputs = self.architecture.first_input(obs, out=self.first_input), []
+        for weight, bias, activation in zip(self.weights, self.biases, self.activations, strict=False):
+            inputs.append(x.reshape(x.shape[0], -1, weight.shape[1]).expand(len(weight), -1, -1))
+            x = torch.baddbmm(bias.unsqueeze(1), inputs[-1], weight, out=activation).relu_()
+        inputs.append(x.view(x.shape[0], self.batch_size, -1).expand(len(self.q), -1, -1))
+        torch.baddbmm(self.biases[-1].unsqueeze(-1), self.weights[-1], inputs[-1].transpose(1, 2), out=self.q)
+        return inputs
 
     def _backward(self, inputs: list[torch.Tensor]) -> None:
-        for i in range(len(self.weights) - 1, -1, -1):
+        torch.sum(self.q_error, -1, out=self.bias_grads[-1])
+        torch.bmm(self.q_error, inputs[-1], out=self.weight_grads[-1])
+        above, weight = self.q_error.transpose(1, 2), self.weights[-1]  # [E, B, A], [E, A, H]
+        for i in range(len(self.activations) - 1, -1, -1):
             error, seen = self.errors[i], inputs[i]
-            torch.sum(error, -1, out=self.bias_grads[i])
-            if seen.shape[0] == 1:
-                torch.mm(error.flatten(0, 1), seen[0].t(), out=self.weight_grads[i].flatten(0, 1))
-            else:
-                torch.bmm(error, seen.transpose(1, 2), out=self.weight_grads[i])
-            if i == 0:
-                return
-            before = self.errors[i - 1]
-            torch.bmm(self.weights[i].transpose(1, 2), error, out=before.view(seen.shape))
+            torch.bmm(above, weight, out=error.view(inputs[i + 1].shape))
             # A rectified output is positive where it let its input through.
-            torch.ops.aten.threshold_backward.grad_input(before, self.outputs[i - 1], 0, grad_input=before)
+            torch.ops.aten.threshold_backward.grad_input(error, self.activations[i], 0, grad_input=error)
+            torch.sum(error, 1, out=self.bias_grads[i])
+            if i > 0:
+                torch.bmm(seen.transpose(1, 2), error, out=self.weight_grads[i])
+                above, weight = error, self.weights[i].transpose(1, 2)
+            else:
+                self._first_weight_gradient(seen[0], error)
+
+    def _first_weight_gradient(self, seen: torch.Tensor, error: torch.Tensor) -> None:
+        """Σ over rows in as many pieces as a convolution has positions: one long sum would keep one core busy."""
+        pieces = seen.view(self.architecture.n_positions, -1, seen.shape[-1]).transpose(1, 2)
+        for grad, error_of_network in zip(self.weight_grads[0], error, strict=True):
+            torch.sum(pieces @ error_of_network.view(len(pieces), -1, error.shape[-1]), 0, out=grad)

@@ -45,13 +45,14 @@ def plain_network(architecture: ConvMlp, weights: dict[str, torch.Tensor], x: to
     if architecture.conv_arch:
         x = x.permute(0, 3, 1, 2) if architecture.channels_last else x
         for i, (filters, kernel, stride) in enumerate(architecture.conv_arch):
-            kernel_weights = weights[f"conv.{i}.weight"].view(filters, -1, kernel, kernel)
+            kernel_weights = weights[f"conv.{i}.weight"].view(kernel, kernel, -1, filters).permute(3, 2, 0, 1)
             x = architecture.activation(
                 nn.functional.conv2d(x, kernel_weights, weights[f"conv.{i}.bias"], stride=stride)
             )
+        x = x.permute(0, 2, 3, 1)
     x = x.flatten(1)
     for i in range(len(architecture.net_arch)):
-        x = architecture.activation(nn.functional.linear(x, weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"]))
+        x = architecture.activation(nn.functional.linear(x, weights[f"mlp.{i}.weight"].t(), weights[f"mlp.{i}.bias"]))
     return nn.functional.linear(x, weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS])
 
 
@@ -122,7 +123,7 @@ def test_hidden_layers_have_pytorchs_default_initialisation() -> None:
     """Uniform within 1/√fan_in, as nn.Linear and nn.Conv2d have it."""
     torch.manual_seed(0)
     weight = ConvMlp(BOARD, 3, [256], conv_arch=[(16, 3, 1)]).initial_weights()["mlp.0.weight"]
-    assert weight.shape == (256, 1024)
+    assert weight.shape == (1024, 256)
     assert weight.abs().max().item() == pytest.approx(1 / 32, rel=1e-3)
     reference = nn.Linear(1024, 256).weight
     assert weight.std().item() == pytest.approx(reference.std().item(), rel=0.01)

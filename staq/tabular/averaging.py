@@ -23,7 +23,7 @@ import torch
 from gymnasium import spaces
 from scipy import stats
 
-from staq.q_networks import OUTPUT_BIAS, OUTPUT_WEIGHT, ConvMlp, QEnsemble, affine
+from staq.q_networks import OUTPUT_BIAS, OUTPUT_WEIGHT, ConvMlp, QEnsemble, affine, output
 from staq.tabular.grids import GridMDP, mountain_car, pendulum
 from staq.tabular.mirror_descent import Settings
 from staq.tabular.operators import bellman, policy_of, q_of_policy
@@ -106,20 +106,20 @@ class FittedQ:
         own = torch.arange(n_seeds)[:, None]
         for _ in range(gradient_steps):
             batch = torch.randint(n_states, (n_seeds, BATCH_SIZE), generator=self.generator)
-            q = self._forward(self.observations[batch].transpose(1, 2))  # [seeds, A, B]
+            q = self._forward(self.observations[batch])  # [seeds, A, B]
             loss = (q - wanted[own, batch].transpose(1, 2)).square().mean((1, 2)).sum()
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
         with torch.no_grad():
-            q = self._forward(self.observations.t().expand(n_seeds, -1, -1))
+            q = self._forward(self.observations.expand(n_seeds, -1, -1))
         return q.transpose(1, 2).double().numpy()
 
     def _forward(self, x: torch.Tensor) -> torch.Tensor:
         weights = self.networks.weights
         for i in range(len(NET_ARCH)):
             x = torch.relu(affine(weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"], x))
-        return affine(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], x)
+        return output(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], x)
 
 
 def _rows(name: str, iteration: int, newest_last: list[np.ndarray]) -> list[Row]:
