@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint bench clean
+.PHONY: setup demo test test-slow lint bench profile clean
 
 setup: $(READY)
 
@@ -26,8 +26,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)
+bench: $(READY)         ## every speed figure, about 15 minutes on an idle machine
 	$(BIN)/python -m benchmarks
+
+profile: $(READY)       ## where the time goes, operator by operator
+	$(BIN)/python -m benchmarks.profile
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

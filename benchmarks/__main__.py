@@ -1,115 +1,166 @@
-"""Milliseconds per environment step and phase with stack and replay full, and the cost of checkpoints.
+"""Every speed figure of the project, in one run.
 
-    python -m benchmarks [--memory-sizes 1 300] [--envs CartPole-v1 MinAtar/SpaceInvaders-v1]
+    python -m benchmarks               measures, prints the table, writes benchmarks/results/ (about 15 minutes)
+    python -m benchmarks --show        prints the table of the last run
 
-The paper's settings, 50 environments. One iteration is timed after one that warms up. Compare figures of one run only:
-machines differ, and so do their moods.
+Leave the machine to itself meanwhile. benchmarks/README.md explains the figures.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-import torch
-from stable_baselines3.common.callbacks import BaseCallback
+from tqdm import tqdm
 
-from staq import Checkpoints, StaQ, presets
-from staq.runs import make_envs
+from benchmarks.floor import gemm_rate, step_flops
+from benchmarks.growth import draw
+from benchmarks.report import ENVS, markdown
+from staq.runs import provenance
 
-
-class Stopwatch(BaseCallback):
-    """Seconds of each whole iteration, without the checkpoints that are written in between."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.iterations: list[dict[str, float]] = []
-
-    def _on_training_start(self) -> None:
-        model = self.model
-        report = model.report
-
-        def reporting(log_interval: int | None) -> None:
-            self.iterations.append(dict(model.phase_seconds))
-            report(log_interval)
-
-        model.report = reporting
-
-    def _on_step(self) -> bool:
-        return True
+FOLDER = Path(__file__).parent / "results"
+MEMORY_SIZES = (1, 100, 300, 1000)
+ROUNDS = 3
+GROWTH: dict[str, tuple[int, ...]] = {
+    "memory-size": (1, 30, 100, 300, 1000),
+    "n-envs": (1, 10, 50, 100, 250),
+    "batch-size": (64, 256, 1024),
+    "width": (64, 128, 256, 512),
+    "buffer-size": (10_000, 50_000, 200_000),
+}
+"""One setting of the MinAtar scenario at M = 300 is varied at a time."""
 
 
-class TimedCheckpoints(Checkpoints):
-    """Seconds of each checkpoint."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.seconds: list[float] = []
-
-    def write(self) -> None:
-        start = time.perf_counter()
-        super().write()
-        self.seconds.append(time.perf_counter() - start)
+def measure(module: str, *arguments: Any, threads: int) -> dict[str, Any]:
+    """One benchmark in a process of its own. → the JSON of its last line"""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def full_model(env_id: str, memory_size: int) -> StaQ:
-    """A model as it is deep in a run: M networks on the stack, 50,000 transitions in the replay."""
-    preset = presets.for_environment(env_id)
-    settings = preset.hyperparameters | {"memory_size": memory_size}
-    model = StaQ(preset.policy, make_envs(env_id, 50), seed=0, device="cpu", **settings)
-    model.learn(model.policy_update_interval)
-    replay, stack = model.replay, model.policy.policy_update.stack
-    for name in (*replay.TRANSITION, "accumulated"):
-        rows = getattr(replay, name)
-        rows[:] = rows[:5000].repeat(len(rows) // 5000, *[1] * (rows.dim() - 1))
-    replay.full, replay.pos = True, 0
-    while len(stack) < memory_size:
-        stack.push(model.policy.q_net.weights, model.step_size.beta)
-    return model
+def median_of(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of every figure over the rounds; memory does not vary."""
+    median = {key: statistics.median(result[key] for result in results) for key in ("total_ms", "peak_gb")}
+    phases = results[0].get("ms", {})
+    return median | {"ms": {phase: statistics.median(result["ms"][phase] for result in results) for phase in phases}}
 
 
-def size_on_disk(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir())
+def side_by_side(env_id: str, threads: int) -> dict[str, float]:
+    """Environment steps per second of one run with all threads, and of as many runs with one thread each."""
+    alone = measure("scenario", env_id, threads=threads)["total_ms"]
+    with ThreadPoolExecutor(threads) as pool:
+        runs = [pool.submit(measure, "scenario", env_id, threads=1) for _ in range(threads)]
+        together = [run.result()["total_ms"] for run in runs]
+    return {"one_run": 1000 / alone, "one_thread_each": sum(1000 / ms for ms in together)}
+
+
+def run(threads: int) -> dict[str, Any]:
+    plan: list[tuple[str, str, tuple[Any, ...]]] = []
+    for env_id in ENVS.values():
+        plan += [(f"{env_id} M={m}", "scenario", (env_id, "--memory-size", m)) for m in MEMORY_SIZES]
+        plan.append((f"{env_id} plain", "plain", (env_id,)))
+        plan.append((f"{env_id} dqn", "sb3_dqn", (env_id,)))
+    rates, found = [gemm_rate(threads)], {label: [] for label, _, _ in plan}  # type: ignore[var-annotated]
+    total = ROUNDS * len(plan) + sum(map(len, GROWTH.values())) + 3 * len(ENVS)
+    with tqdm(total=total, unit="measurement") as progress:
+
+        def step(label: str, module: str, *arguments: Any) -> dict[str, Any]:
+            progress.set_description(label)
+            result = measure(module, *arguments, threads=threads)
+            progress.update()
+            return result
+
+        # Round by round, so that a busy minute of the machine falls on all alike.
+        for _ in range(ROUNDS):
+            for label, module, arguments in plan:
+                found[label].append(step(label, module, *arguments))
+            rates.append(gemm_rate(threads))
+        rows = {label: median_of(results) for label, results in found.items()}
+        few: tuple[Any, ...]
+        for env_id in ENVS.values():
+            few = ("--n-envs", 1, "--steps", 200, "--samples", 1)
+            rows[f"{env_id} one environment"] = step(f"{env_id}, one environment", "scenario", env_id, *few)
+            rows[f"{env_id} plain, batched layers"] = step(
+                f"{env_id}, plain with our layers", "plain", env_id, "--layers", "batched"
+            )
+        growth: dict[str, dict[int, Any]] = {}
+        for setting, values in GROWTH.items():
+            growth[setting] = {}
+            for value in values:
+                few = ("--steps", 200 if (setting, value) == ("n-envs", 1) else 500, "--samples", 1)
+                arguments = (ENVS["spaceinvaders"], f"--{setting}", value, *few)
+                growth[setting][value] = step(f"{setting} {value}", "scenario", *arguments)
+        pairs = {}
+        for name, env_id in ENVS.items():
+            progress.set_description(f"{env_id}, side by side")
+            pairs[name] = side_by_side(env_id, threads)
+            progress.update()
+    peak = max(rates)
+    return {
+        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": threads, **provenance()},
+        "calibration": {"peak_gflops": peak / 1e9, "all_gflops": [rate / 1e9 for rate in rates]},
+        "ratios": {name: ratios(env_id, rows, peak) for name, env_id in ENVS.items()},
+        "rows": rows,
+        "floor_ms": {name: floor(env_id, peak) for name, env_id in ENVS.items()},
+        "steps_per_second": pairs,
+        "growth": growth,
+    }
+
+
+def floor(env_id: str, peak: float) -> dict[str, float]:
+    """Milliseconds that the arithmetic of a step takes at peak, for every M."""
+    return {str(m): 1000 * sum(step_flops(env_id, m).values()) / peak for m in MEMORY_SIZES}
+
+
+def ratios(env_id: str, rows: dict[str, dict[str, Any]], peak: float) -> dict[str, float]:
+    """What the figures come to; below 1 is faster, but for the first two, where above 1 is."""
+    ms = {m: rows[f"{env_id} M={m}"]["total_ms"] for m in MEMORY_SIZES}
+
+    def extra_over_row(m: int) -> float:
+        return (ms[m] - ms[1]) / (1000 * step_flops(env_id, m)["stack row"] / peak)
+
+    return {
+        "plain_over_m300": rows[f"{env_id} plain"]["total_ms"] / ms[300],
+        "sb3_dqn_over_m300": rows[f"{env_id} dqn"]["total_ms"] / ms[300],
+        "m300_over_floor": ms[300] / floor(env_id, peak)["300"],
+        "m300_extra_over_row": extra_over_row(300),
+        "m1000_extra_over_row": extra_over_row(1000),
+    }
+
+
+def cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--envs", nargs="+", default=["CartPole-v1", "MinAtar/SpaceInvaders-v1"])
-    parser.add_argument("--memory-sizes", nargs="+", type=int, default=[1, 300])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--show", action="store_true", help="print the last run's table and measure nothing")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; ms per environment step")
-    print(
-        f"{'':28}{'M':>5}{'total':>8}{'collect':>9}{'targets':>9}{'gradient':>9}{'improve':>9}  checkpoint   disk/state"
-    )
-    for env_id in options.envs:
-        for memory_size in options.memory_sizes:
-            report(env_id, memory_size)
-
-
-def report(env_id: str, memory_size: int) -> None:
-    model = full_model(env_id, memory_size)
-    interval = model.policy_update_interval
-    with tempfile.TemporaryDirectory() as name:
-        stopwatch, checkpoints = Stopwatch(), TimedCheckpoints(Path(name))
-        model.learn(3 * interval, callback=[checkpoints, stopwatch], reset_num_timesteps=False)
-        disk = size_on_disk(Path(name))
-    phases = stopwatch.iterations[-1]
-    total = sum(phases.values())
-    stack, replay = model.policy.policy_update.stack, model.replay
-    tensors = [getattr(replay, part) for part in (*replay.TRANSITION, "accumulated")]
-    tensors += [w for push in stack.kept_pushes for w in stack.ensemble(push).values()]
-    tensors += list(model.policy.q_net.parameters()) * 3  # Adam keeps two moments of each
-    state = sum(t.numel() * t.element_size() for t in tensors)
-    ms = {phase: 1000 * seconds / interval for phase, seconds in phases.items()}
-    figures = "".join(f"{ms[phase]:9.3f}" for phase in ("collect", "targets", "gradient", "improve"))
-    share = 100 * checkpoints.seconds[-1] / total
-    print(
-        f"{env_id:28}{memory_size:5d}{1000 * total / interval:8.3f}{figures}  {checkpoints.seconds[-1]:5.2f} s = "
-        f"{share:.1f} % of its iteration  {disk / state:.2f}",
-        flush=True,
-    )
+    if not options.show:
+        FOLDER.mkdir(exist_ok=True)
+        start = time.perf_counter()
+        results = run(options.threads) | {"minutes": (time.perf_counter() - start) / 60}
+        (FOLDER / "latest.json").write_text(json.dumps(results, indent=1) + "\n")
+        draw(results, FOLDER)
+    print(markdown(json.loads((FOLDER / "latest.json").read_text())))
 
 
 if __name__ == "__main__":

@@ -121,12 +121,12 @@ class ConvMlp(Architecture):
             weights[f"{name}.bias"] = torch.empty(outputs).uniform_(-bound, bound)
         return weights
 
-    def first_input(self, obs: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def first_input(self, obs: torch.Tensor) -> torch.Tensor:
         """What the first layer of every network multiplies: [1, B, inputs], or patches [1, B, H', W', inputs]."""
         x = self.preprocessed(obs).unsqueeze(0)  # [1, B, ...]
         if not self.conv_arch:
             return x.flatten(2)
-        return patches(x if self.channels_last else x.permute(0, 1, 3, 4, 2), *self.conv_arch[0][1:], out=out)
+        return patches(x if self.channels_last else x.permute(0, 1, 3, 4, 2), *self.conv_arch[0][1:])
 
     def hidden(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
         x = self.first_input(obs)
@@ -213,11 +213,11 @@ def output(weight: torch.Tensor, bias: torch.Tensor, hidden: torch.Tensor) -> to
     return torch.baddbmm(bias.unsqueeze(-1), weight, hidden.transpose(1, 2))
 
 
-def patches(x: torch.Tensor, kernel: int, stride: int, out: torch.Tensor | None = None) -> torch.Tensor:
+def patches(x: torch.Tensor, kernel: int, stride: int) -> torch.Tensor:
     """Every kernel × kernel patch, flattened as (row, column, channel). [N, B, H, W, C] → [N, B, H', W', k·k·C]"""
     rows = x.unfold(3, kernel, stride).transpose(-1, -2).flatten(-2)  # [N, B, H, W', k·C], each a run in memory
     last = x.shape[2] - kernel
-    return torch.cat([rows[:, :, y : y + last + 1 : stride] for y in range(kernel)], dim=-1, out=out)
+    return torch.cat([rows[:, :, y : y + last + 1 : stride] for y in range(kernel)], dim=-1)
 
 
 def _attribute(name: str) -> str:

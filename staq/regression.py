@@ -68,7 +68,6 @@ class ClosedFormGradient:
                 self.activations.append(weight.new_empty(len(weight), rows, weight.shape[-1]))
         # The error at a layer's output has the shape of that output.
         self.errors = [torch.empty_like(activation) for activation in self.activations]
-        self.first_input = weight.new_empty(0)  # sized by the first batch
         self.q = bias.new_empty(*bias.shape, batch_size)
         self.q_error = torch.empty_like(self.q)
 
@@ -83,7 +82,7 @@ class ClosedFormGradient:
 
     def _forward(self, obs: torch.Tensor) -> list[torch.Tensor]:
         """Fills activations and q; returns what each layer saw, [E, rows, inputs]."""
-        x, inputs = self.architecture.first_input(obs, out=self.first_input), []
+        x, inputs = self.architecture.first_input(obs), []
         for weight, bias, activation in zip(self.weights, self.biases, self.activations, strict=False):
             inputs.append(x.reshape(x.shape[0], -1, weight.shape[1]).expand(len(weight), -1, -1))
             x = torch.baddbmm(bias.unsqueeze(1), inputs[-1], weight, out=activation).relu_()

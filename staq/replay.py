@@ -12,7 +12,7 @@ from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 # Rows per pass over the whole replay: large enough for full speed, small enough for the cache.
-PIECE = 512
+PIECE = 256
 
 
 class Replay(ReplayBuffer):

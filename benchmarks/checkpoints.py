@@ -1,0 +1,47 @@
+"""What a checkpoint costs, in time and on disk, with stack and replay full.
+
+python -m benchmarks.checkpoints CartPole-v1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.scenario import full_model, measured, stack_of
+from staq import Checkpoints
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("env")
+    parser.add_argument("--memory-size", type=int, default=300)
+    options = parser.parse_args()
+    model = full_model(options.env, options.memory_size)
+    iteration = 5 * sum(measured(model, 600, 1).values())  # seconds of a whole one
+    seconds = []
+    with tempfile.TemporaryDirectory() as name:
+        checkpoints = Checkpoints(name)
+        checkpoints.init_callback(model)
+        for _ in range(3):  # the first writes everything, the next only what has changed
+            start = time.perf_counter()
+            checkpoints.write()
+            seconds.append(time.perf_counter() - start)
+        disk = sum(path.stat().st_size for path in Path(name).iterdir())
+    stack, replay = stack_of(model), model.replay
+    tensors = [getattr(replay, part) for part in (*replay.TRANSITION, "accumulated")]
+    tensors += [w for push in stack.kept_pushes for w in stack.ensemble(push).values()]
+    tensors += list(model.policy.q_net.parameters()) * 3  # Adam keeps two moments of each
+    state = sum(t.numel() * t.element_size() for t in tensors)
+    print(
+        json.dumps(
+            {"seconds": seconds[-1], "share_of_iteration": seconds[-1] / iteration, "disk_over_state": disk / state}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

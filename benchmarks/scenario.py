@@ -1,0 +1,152 @@
+"""StaQ deep in a run, stack and replay full, timed phase by phase.
+
+    python -m benchmarks.scenario CartPole-v1 --memory-size 300
+
+One process per scenario, so that its peak memory is its own. The last line is JSON: milliseconds per environment
+step of each phase, and the peak memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from staq import StaQ, presets
+from staq.q_networks import ConvMlp, QEnsemble
+from staq.q_stack import QStack
+from staq.runs import make_envs
+from staq.updates import StackUpdate
+
+N_CRITICS, BATCH_SIZE, BUFFER_SIZE, INTERVAL, WINDOW = 2, 256, 50_000, 5000, 200
+"""The paper's settings: an iteration is INTERVAL environment steps, a window what lies between two hard copies."""
+PHASES = ("acting", "env", "targets", "gradient", "refresh", "push")
+
+
+class MeasuredStaQ(StaQ):
+    """Keeps the seconds of every iteration's phases instead of logging them."""
+
+    def report(self, log_interval: int | None) -> None:
+        self.iterations: list[dict[str, float]] = [*getattr(self, "iterations", []), self.phase_seconds]
+        self.phase_seconds = {}
+
+
+class Timed:
+    """Adds up the seconds that are spent in one method of one object."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.seconds = 0.0
+        method = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            result = method(*args, **kwargs)
+            self.seconds += time.perf_counter() - start
+            return result
+
+        setattr(owner, name, timed)
+
+    def take(self) -> float:
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+def network(env_id: str) -> ConvMlp:
+    """The paper's network for an environment."""
+    model = StaQ(presets.for_environment(env_id).policy, make_envs(env_id, 1), memory_size=1, buffer_size=1)
+    assert isinstance(model.policy.architecture, ConvMlp)
+    return model.policy.architecture
+
+
+def full_model(
+    env_id: str, memory_size: int, n_envs: int = 50, width: int | None = None, **settings: Any
+) -> MeasuredStaQ:
+    """A model as it is deep in a run: M random networks on the stack, the replay full of one iteration's states."""
+    preset = presets.for_environment(env_id)
+    if width is not None:
+        settings["policy_kwargs"] = {"net_arch": [width] if preset.policy == "CnnPolicy" else [width, width]}
+    model = MeasuredStaQ(
+        preset.policy,
+        make_envs(env_id, n_envs),
+        memory_size=memory_size,
+        gradient_steps=1,
+        seed=0,
+        device="cpu",
+        **(preset.hyperparameters | settings),
+    )
+    model.learn(INTERVAL)
+    replay, stack = model.replay, stack_of(model)
+    for name in (*replay.TRANSITION, "accumulated"):
+        rows = getattr(replay, name)
+        rows[:] = rows[torch.arange(len(rows)) % INTERVAL]
+    replay.full, replay.pos = True, 0
+    random = [QEnsemble(model.policy.architecture, N_CRITICS).weights] * memory_size
+    stack.restore(memory_size, [model.step_size.beta**i for i in range(memory_size)], stack.prefactor, random)
+    model.gradient_steps = -1
+    return model
+
+
+def stack_of(model: StaQ) -> QStack:
+    update = model.policy.policy_update
+    assert isinstance(update, StackUpdate)
+    return update.stack
+
+
+def measured(model: MeasuredStaQ, steps: int, samples: int) -> dict[str, float]:
+    """Milliseconds per environment step of each phase: the median of shortened iterations, after one to warm up.
+
+    A shortened iteration collects and learns for ``steps`` steps but improves the policy once, as a whole one
+    does: that part is divided by the steps of a whole iteration.
+    """
+    model.policy_update_interval = steps
+    assert model.env is not None
+    env, push = Timed(model.env, "step"), Timed(stack_of(model), "push")
+    found: list[dict[str, float]] = []
+    for _ in range(samples + 1):
+        model.learn(steps, reset_num_timesteps=False, log_interval=None)
+        spent = model.iterations[-1]
+        in_env, in_push = env.take(), push.take()
+        found.append(
+            {
+                "acting": (spent["collect"] - in_env) / steps,
+                "env": in_env / steps,
+                "targets": spent["targets"] / steps,
+                "gradient": spent["gradient"] / steps,
+                "refresh": (spent["improve"] - in_push) / INTERVAL,
+                "push": in_push / INTERVAL,
+            }
+        )
+    return {phase: 1000 * statistics.median(sample[phase] for sample in found[1:]) for phase in PHASES}
+
+
+def peak_memory() -> float:
+    """Of this process, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("env")
+    parser.add_argument("--memory-size", type=int, default=300)
+    parser.add_argument("--n-envs", type=int, default=50)
+    parser.add_argument("--batch-size", type=int, default=BATCH_SIZE)
+    parser.add_argument("--buffer-size", type=int, default=BUFFER_SIZE)
+    parser.add_argument("--width", type=int, help="of the fully connected layers")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--steps", type=int, default=600, help="of a shortened iteration")
+    parser.add_argument("--samples", type=int, default=2)
+    options = vars(parser.parse_args())
+    torch.set_num_threads(options.pop("threads"))
+    steps, samples, env_id = options.pop("steps"), options.pop("samples"), options.pop("env")
+    model = full_model(env_id, **options)
+    ms = measured(model, steps, samples)
+    print(json.dumps({"ms": ms, "total_ms": sum(ms.values()), "peak_gb": peak_memory()}))
+
+
+if __name__ == "__main__":
+    main()
