@@ -1,6 +1,6 @@
 """Every speed figure of the project, in one run.
 
-    python -m benchmarks               measures, prints the table, writes benchmarks/results/ (about 15 minutes)
+    python -m benchmarks               measures (about 15 minutes), writes benchmarks/results/ and the README's table
     python -m benchmarks --show        prints the table of the last run
 
 Leave the machine to itself meanwhile. benchmarks/README.md explains the figures.
@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from benchmarks.floor import gemm_rate, step_flops
 from benchmarks.growth import draw
-from benchmarks.report import ENVS, markdown
+from benchmarks.report import ENVS, markdown, publish
 from staq.runs import provenance
 
 FOLDER = Path(__file__).parent / "results"
@@ -160,7 +160,9 @@ def main() -> None:
         results = run(options.threads) | {"minutes": (time.perf_counter() - start) / 60}
         (FOLDER / "latest.json").write_text(json.dumps(results, indent=1) + "\n")
         draw(results, FOLDER)
-    print(markdown(json.loads((FOLDER / "latest.json").read_text())))
+    table = markdown(json.loads((FOLDER / "latest.json").read_text()))
+    publish(table, FOLDER.parent.parent / "README.md")
+    print(table)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+BEGIN, END = "<!-- speed -->", "<!-- /speed -->"
 
 ENVS = {"spaceinvaders": "MinAtar/SpaceInvaders-v1", "cartpole": "CartPole-v1"}
 RATIOS = {
@@ -41,6 +44,13 @@ def markdown(results: dict[str, Any]) -> str:
     peak = results["calibration"]["peak_gflops"]
     lines += ["", f"{machine['cpu']}, {machine['threads']} threads, {peak:.0f} GFLOP/s, torch {machine['torch']}."]
     return "\n".join(lines)
+
+
+def publish(table: str, readme: Path) -> None:
+    """Puts the table where the README has room for it."""
+    before, rest = readme.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
 
 
 def _line(words: str, cells: list[str]) -> str:

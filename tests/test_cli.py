@@ -209,7 +209,7 @@ def test_theory_check_prints_saves_and_reruns(tmp_path: Path, capsys: pytest.Cap
 def test_theory_plot_draws_every_picture(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["theory", "plot", "--out", "pictures"]) == 0
     names = {path.stem for path in Path("pictures").glob("*.png")}
-    assert names == {"bound", "trade-off", "memory", "rate", "threshold"}
+    assert names == {"bound", "trade-off", "update", "memory", "rate", "threshold"}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ class Finding:
     violated: bool
     violated_repaired: bool | None
     """None where nothing needed repair."""
+    setting: str = ""
+    """What of the trial was drawn anew for this statement."""
 
 
 @dataclass
@@ -59,7 +61,9 @@ def audit(trials: int, seed: int, processes: int = 1, progress: Callable[[int], 
                 _count(row, finding)
                 if finding.violated and size < sizes.get(finding.statement, size + 1):
                     sizes[finding.statement] = size
-                    row.smallest_counterexample = f"{label}: staq theory check --seed {seed} --only {i}"
+                    row.smallest_counterexample = (
+                        f"{label}{finding.setting}: staq theory check --seed {seed} --only {i}"
+                    )
             progress(1)
     return list(rows.values())
 
@@ -147,12 +151,14 @@ def _finite(rng: np.random.Generator, mdp: MDP, tau: float, errors: ErrorProcess
     memory = bounds.minimum_memory(gamma, beta) + int(rng.integers(3))
     settings = Settings(tau, tau * beta / (1 - beta), "policy", memory)
     optimal, history = optimal_q(mdp, tau), run(mdp, settings, min(memory + 15, 50), errors)
-    yield _finding("Eq. 6 equals Eq. 2", _recursion(history, memory))
-    yield _finding("Finite-memory improvement lemma", bounds.finite_memory_improvement(history))
+    anew = f" (here γ={gamma:.2f}, β={beta:.2f}, M={memory})"
+    yield _finding("Eq. 6 equals Eq. 2", _recursion(history, memory), setting=anew)
+    yield _finding("Finite-memory improvement lemma", bounds.finite_memory_improvement(history), setting=anew)
     yield _finding(
         "Theorem 5.1",
         bounds.theorem_5_1(history, optimal, repaired=False),
         bounds.theorem_5_1(history, optimal, repaired=True),
+        setting=anew,
     )
 
 
@@ -198,13 +204,14 @@ def _excess(side: Sides) -> float:
     return side.left - side.right - TOLERANCE * max(1.0, abs(side.right), abs(side.left))
 
 
-def _finding(statement: str, sides: list[Sides], repaired: list[Sides] | None = None) -> Finding:
+def _finding(statement: str, sides: list[Sides], repaired: list[Sides] | None = None, setting: str = "") -> Finding:
     ratio = max(side.left / side.right if side.right > 0 else 1 + side.left for side in sides)
     return Finding(
         statement,
         float(ratio),
         any(_excess(side) > 0 for side in sides),
         None if repaired is None else any(_excess(side) > 0 for side in repaired),
+        setting,
     )
 
 

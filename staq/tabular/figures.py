@@ -28,6 +28,7 @@ def draw_all(folder: Path) -> list[Path]:
     pictures: dict[str, Callable[[Any], None]] = {
         "bound": stacked_bound,
         "trade-off": averaging_trade_off,
+        "update": inexact_updates,
         "memory": convergence_by_memory,
         "rate": rate_by_memory,
         "threshold": threshold_by_actions,
@@ -87,6 +88,20 @@ def _floor_and_time(seed: int, tau: float, eta: float, iterations: int) -> tuple
     distances = np.array([bounds.distance(history, optimal, k) for k in range(iterations + 1)])
     floor = float(distances[-100:].mean())
     return floor, int(np.argmax(distances <= 2 * floor))
+
+
+def inexact_updates(axis: Any) -> None:
+    """Exact evaluation, policy updates with an error of their own: the floor of Sec. 4.3, which StaQ does not have."""
+    mdp, tau, eta, iterations = dirichlet(10, 3, 0.9, np.random.default_rng(2)), 0.05, 0.2, 200
+    optimal = optimal_q(mdp, tau)
+    for scale, colour in ((1.0, PURPLE), (0.1, YELLOW), (0.01, BLUE), (0.0, "black")):
+        rng = np.random.default_rng(3)
+        updates = [scale * rng.uniform(-1, 1, size=mdp.reward.shape) for _ in range(iterations)]
+        history = run(mdp, Settings(tau, eta), iterations, update_errors=updates.__getitem__)
+        distances = [max(bounds.distance(history, optimal, k), 1e-12) for k in range(iterations + 1)]
+        label = f"logits off by up to {scale:g}" if scale else "exact updates, as StaQ's"
+        axis.plot(distances, color=colour, label=label)
+    axis.set(title="Inexact policy updates", xlabel="iteration", ylabel="‖Q* − τξ‖", yscale="log")
 
 
 def convergence_by_memory(axis: Any) -> None:

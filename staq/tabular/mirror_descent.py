@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from staq.mirror_descent import StepSize, memory_correction
+from staq.mirror_descent import StepSize, memory_correction, pushed_weights
 from staq.tabular.mdp import MDP
 from staq.tabular.operators import bellman, policy_of, q_of_policy
 
@@ -27,6 +27,8 @@ class Settings(StepSize):
     """M of Sec. 5; None is exact mirror descent."""
     weight_correction: bool = True
     """The factor 1/(1 − β^M) of Eq. 2."""
+    annealing: Callable[[int], float] | None = None
+    """τ_k of iteration k; None keeps τ constant."""
 
     def __post_init__(self) -> None:
         if self.entropy_weight <= 0 or self.kl_weight < 0:
@@ -35,6 +37,10 @@ class Settings(StepSize):
             )
         if self.memory_size is not None and self.memory_size < 1:
             raise ValueError(f"memory_size={self.memory_size}: it must be at least 1, or None.")
+
+    def step_size(self, k: int) -> StepSize:
+        """τ_k and η."""
+        return self if self.annealing is None else StepSize(self.annealing(k), self.kl_weight)
 
 
 @dataclass
@@ -53,6 +59,8 @@ class Run:
     """ε_0, …, ε_K"""
     update_errors: list[np.ndarray] = field(default_factory=list)
     """ε'_0, …, ε'_K of an inexact policy update (Sec. 4.3)"""
+    weights: list[float] = field(default_factory=list)
+    """Of the q-functions in memory, oldest first"""
 
 
 def no_error(mdp: MDP) -> ErrorProcess:
@@ -75,13 +83,13 @@ def run(
     for k in range(iterations):
         _evaluate(history, k, errors(k))
         history.update_errors.append(update_errors(k))
-        history.logits.append(_improved(history) + history.update_errors[k])
+        history.logits.append(_improved(history, k) + history.update_errors[k])
         history.log_pi.append(policy_of(history.logits[-1]))
     return history
 
 
 def _evaluate(history: Run, k: int, error: np.ndarray) -> None:
-    mdp, tau, log_pi = history.mdp, history.settings.entropy_weight, history.log_pi[k]
+    mdp, tau, log_pi = history.mdp, history.settings.step_size(k).entropy_weight, history.log_pi[k]
     if history.settings.evaluation == "policy":
         q = q_of_policy(mdp, log_pi, tau) + error
     elif k == 0:  # q_0 = 0 by definition, without an error
@@ -92,11 +100,12 @@ def _evaluate(history: Run, k: int, error: np.ndarray) -> None:
     history.errors.append(error)
 
 
-def _improved(history: Run) -> np.ndarray:
-    """ξ_{k+1}: Eq. 5 without a limit of memory, Eq. 2 with one."""
-    settings = history.settings
+def _improved(history: Run, k: int) -> np.ndarray:
+    """ξ_{k+1}: Eq. 5 without a limit of memory, Eq. 2 with one. Each q_i keeps the α_i that it came with."""
+    settings, step = history.settings, history.settings.step_size(k)
     if settings.memory_size is None:
-        return settings.beta * history.logits[-1] + settings.alpha * history.q[-1]
-    total = sum(settings.beta**i * q for i, q in enumerate(reversed(history.q[-settings.memory_size :])))
-    correction = memory_correction(settings.beta, settings.memory_size) if settings.weight_correction else 1.0
-    return np.asarray(settings.alpha * correction * total)
+        return step.beta * history.logits[-1] + step.alpha * history.q[-1]
+    history.weights, _ = pushed_weights(history.weights, step.beta, step.alpha, settings.memory_size)
+    correction = memory_correction(step.beta, settings.memory_size) if settings.weight_correction else 1.0
+    remembered = history.q[-len(history.weights) :]
+    return np.asarray(correction * sum(w * q for w, q in zip(history.weights, remembered, strict=True)))

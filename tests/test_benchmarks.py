@@ -1,0 +1,60 @@
+"""The benchmarks run, count what they should, and the README has their last figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.floor import gemm_rate, step_flops
+from benchmarks.plain import phases
+from benchmarks.report import BEGIN, END, markdown, publish
+from benchmarks.sb3_dqn import step_ms
+from benchmarks.scenario import PHASES, full_model, measured, stack_of
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_flops_of_a_step() -> None:
+    """By hand for SpaceInvaders: Conv(6→16, 3×3) on 8×8 positions, 1024→128→4, two networks, batches of 256."""
+    conv, mlp, output = 2 * 64 * 54 * 16, 2 * 1024 * 128, 2 * 128 * 4
+    flops = step_flops("MinAtar/SpaceInvaders-v1", 300)
+    assert flops["gradient"] == 512 * (2 * conv + 3 * mlp + 3 * output)
+    assert flops["stack row"] == 600 * (conv + mlp + output)
+    assert flops["targets"] == pytest.approx(120e6, rel=0.01)
+    assert flops["refresh"] == pytest.approx(15e6, rel=0.01)
+
+
+def test_a_scenario_is_full_and_every_phase_is_timed() -> None:
+    model = full_model("CartPole-v1", memory_size=7, n_envs=10, width=8)
+    assert len(stack_of(model)) == 7
+    assert model.replay.full
+    assert not torch.equal(model.replay.observations[0], model.replay.observations[1])
+    ms = measured(model, steps=20, samples=1)
+    assert set(ms) == set(PHASES)
+    assert all(value > 0 for value in ms.values())
+    assert len(stack_of(model)) == 7
+
+
+@pytest.mark.parametrize("layers", ["vmap", "batched"])
+def test_the_plain_scheme_runs(layers: str) -> None:
+    assert all(ms > 0 for ms in phases("MinAtar/Breakout-v1", 2, layers).values())
+
+
+def test_dqn_runs_and_the_peak_is_found() -> None:
+    assert step_ms("MinAtar/Breakout-v1", steps=5, samples=1) > 0
+    assert gemm_rate(1) > 1e8
+
+
+def test_the_readme_has_the_last_figures() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results" / "latest.json").read_text())
+    assert f"{BEGIN}\n{markdown(results)}\n{END}" in (ROOT / "README.md").read_text()
+
+
+def test_publishing_replaces_the_table_only(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
+    publish("new", readme)
+    assert readme.read_text() == f"above\n{BEGIN}\nnew\n{END}\nbelow\n"
