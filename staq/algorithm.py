@@ -40,11 +40,11 @@ from stable_baselines3.common.save_util import load_from_pkl
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 
 from staq import arguments
+from staq.backpropagation import Backpropagation, backpropagation
 from staq.behaviour import Behaviour, BehaviourName
 from staq.mirror_descent import StepSize, annealed, kl_divergence
 from staq.policies import CnnPolicy, MlpPolicy, StaQPolicy
 from staq.q_networks import Architecture
-from staq.regression import regression_gradient
 from staq.replay import PIECE, Replay
 from staq.soft_bellman import (
     TargetReduce,
@@ -335,7 +335,7 @@ class StaQ(OffPolicyAlgorithm):
         replay, target_net = self.replay, self.policy.q_net_target
         steps = self.policy_update_interval if self.gradient_steps < 0 else self.gradient_steps
         self._update_learning_rate(self.policy.optimizer)
-        gradient = regression_gradient(self.policy.q_net, self.batch_size)
+        critics = backpropagation(self.policy.q_net, self.batch_size)
         self._losses = torch.zeros(2, device=self.device)
         for start in range(0, steps, self.target_update_interval):
             with self._timed("targets"):
@@ -345,7 +345,7 @@ class StaQ(OffPolicyAlgorithm):
             with self._timed("gradient"):
                 taken = []
                 for rows, target in zip(batches, targets, strict=True):
-                    taken.append(gradient(replay.observations[rows], replay.actions[rows], target))
+                    taken.append(regress(critics, replay.observations[rows], replay.actions[rows], target))
                     self.policy.optimizer.step()
                 # Summed on the device: nothing is read back while gradients are computed.
                 q = torch.stack(taken, dim=1)  # [E, steps, B]
@@ -540,6 +540,15 @@ class StaQ(OffPolicyAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_generators", "_behaviour", "_losses"]
+
+
+def regress(critics: Backpropagation, obs: torch.Tensor, actions: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The gradient of ``half_mse`` (Eq. 13), and q of the actions taken. [B, ...], [B], [B] → [E, B]"""
+    q = critics.forward(obs)
+    index = actions.expand(len(q), 1, -1)
+    taken = q.gather(1, index)  # [E, 1, B]
+    critics.backward(torch.zeros_like(q).scatter_(1, index, (taken - target).div_(len(target))))
+    return taken.squeeze(1)
 
 
 def _derived_seeds(seed: int | None, n: int) -> list[int]:

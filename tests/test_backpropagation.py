@@ -1,4 +1,4 @@
-"""The written-out gradient against autograd's."""
+"""Written-out back-propagation against autograd's, and the regression's gradient against its loss."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from staq.algorithm import regress
+from staq.backpropagation import Autograd, ClosedForm, backpropagation
 from staq.q_networks import OUTPUT_WEIGHT, ConvMlp, QEnsemble
-from staq.regression import AutogradGradient, ClosedFormGradient, regression_gradient
+from staq.soft_bellman import half_mse
 from tests.test_q_networks import BOARD, VECTOR
 
 
@@ -35,31 +37,42 @@ def ensemble(n: int, **arguments: Any) -> QEnsemble:
 )
 def test_closed_form_equals_autograd(n_networks: int, arguments: dict[str, Any]) -> None:
     """Twice on the same buffers, so that nothing of the first batch is left in the second."""
-    networks = ensemble(n_networks, **arguments)
-    closed = regression_gradient(networks, 32)
-    assert isinstance(closed, ClosedFormGradient)
+    networks, reference = ensemble(n_networks, **arguments), ensemble(n_networks, **arguments)
+    closed = backpropagation(networks, 32)
+    assert isinstance(closed, ClosedForm)
     for _ in range(2):
         obs = torch.rand(32, 10, 10, 4) > 0.5 if arguments["observation_space"] is BOARD else torch.randn(32, 5)
-        actions, target = torch.randint(0, 3, (32,)), torch.randn(32)
-        taken = closed(obs, actions, target).clone()
-        found = {name: w.grad.clone() for name, w in networks.weights.items() if w.grad is not None}
-        reference = ensemble(n_networks, **arguments)
-        torch.testing.assert_close(AutogradGradient(reference)(obs, actions, target), taken)
+        error = torch.randn(n_networks, 3, 32)
+        plain = Autograd(reference)
+        torch.testing.assert_close(closed.forward(obs), plain.forward(obs), rtol=1e-4, atol=1e-5)
+        closed.backward(error)
+        plain.backward(error)
         for name, weight in reference.weights.items():
-            torch.testing.assert_close(found[name], weight.grad, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(networks.weights[name].grad, weight.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_the_regressions_gradient_is_that_of_its_loss() -> None:
+    networks, reference = (ensemble(2, observation_space=VECTOR, net_arch=[8]) for _ in range(2))
+    obs, actions, target = torch.randn(32, 5), torch.randint(0, 3, (32,)), torch.randn(32)
+    taken = regress(backpropagation(networks, 32), obs, actions, target)
+    q = reference(obs).gather(1, actions.expand(2, 1, -1)).squeeze(1)
+    half_mse(q, target).backward()
+    torch.testing.assert_close(taken, q.detach())
+    for name, weight in reference.weights.items():
+        torch.testing.assert_close(networks.weights[name].grad, weight.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_what_has_no_closed_form_uses_autograd() -> None:
     tanh = ensemble(2, observation_space=VECTOR, net_arch=[8], activation_fn=nn.Tanh)
     deep = ensemble(2, observation_space=BOARD, net_arch=[8], conv_arch=[(4, 3, 1), (4, 3, 1)])
-    assert all(isinstance(regression_gradient(e, 8), AutogradGradient) for e in (tanh, deep))
+    assert all(isinstance(backpropagation(e, 8), Autograd) for e in (tanh, deep))
 
 
 def test_the_optimiser_sees_the_gradient() -> None:
     networks = ensemble(2, observation_space=VECTOR, net_arch=[8])
     optimizer = torch.optim.SGD(networks.parameters(), lr=0.1)
     before = {name: w.detach().clone() for name, w in networks.weights.items()}
-    regression_gradient(networks, 4)(torch.randn(4, 5), torch.zeros(4, dtype=torch.long), torch.randn(4))
+    regress(backpropagation(networks, 4), torch.randn(4, 5), torch.zeros(4, dtype=torch.long), torch.randn(4))
     optimizer.step()
     for name, weight in networks.weights.items():
         torch.testing.assert_close(weight.detach(), before[name] - 0.1 * weight.grad)
