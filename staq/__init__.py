@@ -10,20 +10,33 @@ from staq import envs as _envs
 from staq.version import __version__
 
 if TYPE_CHECKING:
-    from staq.algorithm import StaQ
     from staq.checkpoint import Checkpoints, resume
     from staq.export import load_policy
+    from staq.family import ACDirectOpt, ACMProj, ACNoKL, ExactPMD, NatGrad, StaQ
     from staq.policies import CnnPolicy, MlpPolicy
 
 _envs.register()
 
-__all__ = ["Checkpoints", "CnnPolicy", "MlpPolicy", "StaQ", "__version__", "load_policy", "resume"]
+__all__ = [
+    "ACDirectOpt",
+    "ACMProj",
+    "ACNoKL",
+    "Checkpoints",
+    "CnnPolicy",
+    "ExactPMD",
+    "MlpPolicy",
+    "NatGrad",
+    "StaQ",
+    "__version__",
+    "load_policy",
+    "resume",
+]
 
 _HOMES = {
+    **dict.fromkeys(("ACDirectOpt", "ACMProj", "ACNoKL", "ExactPMD", "NatGrad", "StaQ"), "family"),
     "Checkpoints": "checkpoint",
     "CnnPolicy": "policies",
     "MlpPolicy": "policies",
-    "StaQ": "algorithm",
     "load_policy": "export",
     "resume": "checkpoint",
 }

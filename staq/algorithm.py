@@ -1,17 +1,18 @@
-"""StaQ: policy iteration whose policy is the softmax of a weighted sum of the last M Q-functions.
+"""The loop that StaQ and its relatives share: entropy-regularised policy iteration.
 
 Each iteration k has three acts (Alg. 1 of the paper):
 
     collect    ``policy_update_interval`` environment steps under the fixed policy π_k
     evaluate   as many gradient steps on the soft Bellman target under π_k      → q_k
-    improve    push q_k onto the stack                                          → π_{k+1}
+    improve    the policy update; StaQ pushes q_k onto its stack                → π_{k+1}
+
+An algorithm (staq.family) is this loop with an update (staq.updates).
 
     paper   here
     τ_k     ``step_size.entropy_weight``, annealed from ``ent_weight_init`` to ``ent_weight_final``, over ln|A|
     η       ``kl_weight``
     α, β    ``step_size.alpha``, ``step_size.beta``
     ξ_k     ``policy_update.logits(…)``, the policy's logits
-    M       ``memory_size``; None is exact policy mirror descent
     γ       ``gamma``
     λ       ``sticky_rate``
 """
@@ -24,10 +25,10 @@ import pathlib
 import time
 import uuid
 import warnings
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -55,17 +56,14 @@ from staq.soft_bellman import (
     soft_value,
     soft_value_of_sample,
 )
-from staq.updates import PolicyUpdate, StackUpdate
-from staq.updates.stack import Weighting
-
-LARGE_STACK = 10
-"""Networks from which on acting in a single environment is worth a word."""
+from staq.updates import PolicyUpdate
 
 
-class StaQ(OffPolicyAlgorithm):
-    """Finite-memory (or exact) entropy-regularised policy mirror descent for discrete actions.
+class PolicyMirrorDescent(OffPolicyAlgorithm):
+    """Entropy-regularised policy mirror descent for discrete actions, but for the policy update.
 
-    Defaults are the paper's for classic control (its Table 2).
+    Defaults are the paper's for classic control (its Table 2). Subclasses add keyword arguments of their own;
+    ``inspect.signature`` and ``help`` show all of them together.
 
     :param policy: "MlpPolicy", "CnnPolicy" or a policy class
     :param env: an environment, a vectorised one, or the name of one; 50 environments in parallel make acting cheap
@@ -73,7 +71,6 @@ class StaQ(OffPolicyAlgorithm):
     :param buffer_size: transitions in the replay
     :param batch_size: transitions per gradient step
     :param gamma: discount factor
-    :param memory_size: M, how many Q-functions the policy keeps; None keeps all (exact mirror descent)
     :param kl_weight: η, weight of the KL divergence to the previous policy
     :param ent_weight_init: entropy weight at the start, scaled: the weight τ of the paper is this over ln|A|
     :param ent_weight_final: scaled entropy weight after ``ent_decay_steps``
@@ -85,8 +82,6 @@ class StaQ(OffPolicyAlgorithm):
     :param n_critics: Q-networks in the ensemble
     :param target_action: the next action in the target: "expected" over the policy, or one "sampled" per draw
     :param target_reduce: the ensemble's value in the target: "mean" or "min"
-    :param weighting: which α an old Q-function has under annealing: that of the "current" iteration as in the
-        paper's experiments, or the one it was pushed with ("exact" maximiser of the update's objective)
     :param policy_update_interval: environment steps per iteration; a multiple of the number of environments
     :param gradient_steps: per iteration; -1 is as many as environment steps
     :param target_update_interval: gradient steps between hard copies into the target networks
@@ -102,6 +97,10 @@ class StaQ(OffPolicyAlgorithm):
     policy: StaQPolicy
     replay_buffer: Replay | None
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        arguments.merge_signature(cls)
+
     def __init__(
         self,
         policy: str | type[StaQPolicy],
@@ -110,7 +109,6 @@ class StaQ(OffPolicyAlgorithm):
         buffer_size: int = 50_000,
         batch_size: int = 256,
         gamma: float = 0.99,
-        memory_size: int | None = 300,
         kl_weight: float = 20.0,
         ent_weight_init: float = 2.0,
         ent_weight_final: float = 0.4,
@@ -122,7 +120,6 @@ class StaQ(OffPolicyAlgorithm):
         n_critics: int = 2,
         target_action: Literal["expected", "sampled"] = "expected",
         target_reduce: TargetReduce = "mean",
-        weighting: Weighting = "current",
         policy_update_interval: int = 5000,
         gradient_steps: int = -1,
         target_update_interval: int = 200,
@@ -135,7 +132,7 @@ class StaQ(OffPolicyAlgorithm):
         _init_setup_model: bool = True,
         **arguments_of_dqn: Any,
     ) -> None:
-        arguments.ignore_with_a_warning(arguments_of_dqn, known=StaQ.__init__.__annotations__)
+        arguments.ignore_with_a_warning(type(self), arguments_of_dqn)
         env = arguments.checked_env(env)
         super().__init__(
             policy,
@@ -155,7 +152,6 @@ class StaQ(OffPolicyAlgorithm):
             seed=seed,
             sde_support=False,
         )
-        self.memory_size = memory_size
         self.kl_weight = kl_weight
         self.ent_weight_init = ent_weight_init
         self.ent_weight_final = ent_weight_final
@@ -167,7 +163,6 @@ class StaQ(OffPolicyAlgorithm):
         self.n_critics = n_critics
         self.target_action = target_action
         self.target_reduce: TargetReduce = target_reduce
-        self.weighting: Weighting = weighting
         self.policy_update_interval = policy_update_interval
         self.target_update_interval = target_update_interval
         # Counted over all calls of learn(), which resets num_timesteps: annealing must not start anew.
@@ -175,7 +170,6 @@ class StaQ(OffPolicyAlgorithm):
         self.iteration = 0
         self.phase_seconds: dict[str, float] = {}
         self.policy_entropy: float | None = None
-        self._advised = False
         self.run_id = uuid.uuid4().hex  # by which checkpoints know their run
         if _init_setup_model:
             self._setup_model()
@@ -221,8 +215,9 @@ class StaQ(OffPolicyAlgorithm):
         if not hasattr(self, "_step_size"):  # a loaded model is in the iteration that it was saved in
             self._begin_iteration()
 
+    @abstractmethod
     def _make_update(self) -> Callable[[Architecture, int], PolicyUpdate]:
-        return partial(StackUpdate, memory_size=self.memory_size, weighting=self.weighting)
+        """Builds the policy update for an architecture and a number of critics."""
 
     @property
     def n_envs_or_one(self) -> int:
@@ -271,7 +266,7 @@ class StaQ(OffPolicyAlgorithm):
         total_timesteps: int,
         callback: MaybeCallback = None,
         log_interval: int | None = 1,
-        tb_log_name: str = "StaQ",
+        tb_log_name: str | None = None,
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> Self:
@@ -282,9 +277,8 @@ class StaQ(OffPolicyAlgorithm):
         if reset_num_timesteps or self._last_obs is None:  # the environments are about to be reset
             self._behaviour.end_episodes(torch.ones(self.n_envs, dtype=torch.bool, device=self.device))
         total_timesteps, callback = self._setup_learn(
-            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
+            total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar
         )
-        self._advise_on_environments()
         self._check_finite(np.asarray(self._last_obs), np.zeros(self.n_envs))
         callback.on_training_start(locals(), globals())
         while self.num_timesteps < total_timesteps:
@@ -334,7 +328,7 @@ class StaQ(OffPolicyAlgorithm):
         """Gradient steps towards Q of π_k (Eq. 13); between two hard copies all targets are known at once."""
         replay, target_net = self.replay, self.policy.q_net_target
         steps = self.policy_update_interval if self.gradient_steps < 0 else self.gradient_steps
-        self._update_learning_rate(self.policy.optimizer)
+        self._update_learning_rate(self._optimizers())
         critics = backpropagation(self.policy.q_net, self.batch_size)
         self._losses = torch.zeros(2, device=self.device)
         for start in range(0, steps, self.target_update_interval):
@@ -404,6 +398,10 @@ class StaQ(OffPolicyAlgorithm):
     def _log_policy(self, accumulated: torch.Tensor) -> torch.Tensor:
         return self.policy.policy_update.logits(accumulated).log_softmax(-1)
 
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        of_update = self.policy.policy_update.optimizer
+        return [self.policy.optimizer] if of_update is None else [self.policy.optimizer, of_update]
+
     def _replay_log_policy(self) -> torch.Tensor:
         return self._log_policy(self.replay.accumulated[: self.replay.size()])
 
@@ -448,16 +446,6 @@ class StaQ(OffPolicyAlgorithm):
         yield
         self.phase_seconds[phase] = self.phase_seconds.get(phase, 0.0) + time.perf_counter() - start
 
-    def _advise_on_environments(self) -> None:
-        large_stack = self.memory_size is None or self.memory_size > LARGE_STACK
-        if self.n_envs == 1 and large_stack and not self._advised:
-            self._advised = True
-            warnings.warn(
-                "StaQ acts with its whole stack of networks. With one environment that is bound by reading their "
-                "weights; make_vec_env(env, n_envs=50) reads them once for 50 steps and trains several times faster.",
-                stacklevel=3,
-            )
-
     # ------------------------------------------------------------------ using the policy
 
     def logits(self, observation: np.ndarray) -> np.ndarray:
@@ -473,11 +461,10 @@ class StaQ(OffPolicyAlgorithm):
 
         For a single observation without the first axis.
         """
-        update = self.policy.policy_update
-        assert isinstance(update, StackUpdate)
+        frozen = self.policy.policy_update.frozen_q_values
         return (
             self._evaluated(observation, lambda obs: self.policy.q_net(obs).movedim(-1, 0)),
-            self._evaluated(observation, lambda obs: update.stack.q_values(obs).movedim(-1, 0)),
+            self._evaluated(observation, lambda obs: frozen(obs).movedim(-1, 0)),
         )
 
     @torch.no_grad()
@@ -511,7 +498,8 @@ class StaQ(OffPolicyAlgorithm):
         replay = load_from_pkl(path, self.verbose)
         if not isinstance(replay, Replay):
             raise ValueError(
-                f"{path} holds a {type(replay).__name__}, not a replay of StaQ: save one with save_replay_buffer."
+                f"{path} holds a {type(replay).__name__}, not a replay of {type(self).__name__}: save one with "
+                "save_replay_buffer."
             )
         replay.adopt(self._generators["replay"], self.n_envs)
         self.replay_buffer = replay
@@ -525,7 +513,7 @@ class StaQ(OffPolicyAlgorithm):
 
     @classmethod
     def load(cls, *arguments: Any, **keywords: Any) -> Self:
-        """As in SB3. A larger ``memory_size`` may be given: the policy then goes on with more memory."""
+        """As in SB3."""
         model = super().load(*arguments, **keywords)
         model.policy.policy_update.begin_iteration(model.step_size)
         return model
@@ -536,7 +524,8 @@ class StaQ(OffPolicyAlgorithm):
             self.replay.accumulated[rows] = self.policy.policy_update.accumulated(obs)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy", "policy.optimizer"], []
+        names = ["policy", "policy.optimizer", "policy.policy_update.optimizer"]
+        return names[: 1 + len(self._optimizers())], []
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_generators", "_behaviour", "_losses"]

@@ -1,8 +1,9 @@
-"""What StaQ's arguments must be, and what it says when they are not."""
+"""What an algorithm's arguments must be, and what it says when they are not."""
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -63,6 +64,11 @@ REQUIREMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "target_action": _one_of("expected", "sampled"),
     "target_reduce": _one_of("mean", "min"),
     "weighting": _one_of("current", "exact"),
+    "actor_steps": (_at_least(1), "a whole number of at least 1"),
+    "max_kl": (_positive, "a positive number"),
+    "cg_steps": (_at_least(1), "a whole number of at least 1"),
+    "cg_damping": (lambda v: _number(v) and v >= 0, "a number of at least 0"),
+    "line_search_steps": (_at_least(1), "a whole number of at least 1"),
     "policy_update_interval": (_at_least(1), "a whole number of at least 1"),
     "gradient_steps": (_at_least(-1), "a whole number of at least 0, or -1 for one per environment step"),
     "target_update_interval": (_at_least(1), "a whole number of at least 1"),
@@ -72,7 +78,7 @@ REQUIREMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 def check(values: Mapping[str, Any], n_envs: int) -> None:
     """Raises for the first value that cannot work, with its name and what it must be."""
     for name, (holds, requirement) in REQUIREMENTS.items():
-        if not holds(values[name]):
+        if name in values and not holds(values[name]):
             raise ValueError(f"{name}={values[name]!r}: it must be {requirement}.")
     if values["buffer_size"] < n_envs:
         raise ValueError(f"buffer_size={values['buffer_size']} is too small for a step of {n_envs} environments.")
@@ -85,14 +91,40 @@ def check(values: Mapping[str, Any], n_envs: int) -> None:
         )
 
 
-def ignore_with_a_warning(arguments: Iterable[str], known: Iterable[str]) -> None:
+def ignore_with_a_warning(algorithm: type, arguments: Iterable[str]) -> None:
     """Accepts what only DQN has a use for; an unknown argument is an error that names the nearest."""
     for name in arguments:
         if name not in NO_MEANING_HERE:
-            raise TypeError(f"StaQ has no argument {name!r}.{nearest(name, [*known, *NO_MEANING_HERE])}")
+            known = [*inspect.signature(algorithm).parameters, *NO_MEANING_HERE]
+            raise TypeError(f"{algorithm.__name__} has no argument {name!r}.{nearest(name, known)}")
     if arguments:
         reasons = "; ".join(f"{name} ({NO_MEANING_HERE[name]})" for name in arguments)
-        warnings.warn(f"These arguments of DQN have no meaning for StaQ and are ignored: {reasons}.", stacklevel=3)
+        warnings.warn(
+            f"These arguments of DQN have no meaning for {algorithm.__name__} and are ignored: {reasons}.", stacklevel=4
+        )
+
+
+def merge_signature(algorithm: Any) -> Any:
+    """Shows the keyword arguments that a subclass adds among those that it inherits and hands on."""
+    if "__init__" not in vars(algorithm):
+        return algorithm
+    own = [p for p in inspect.signature(algorithm.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    inherited = inspect.signature(algorithm.__base__.__init__)
+    shared = [p for p in inherited.parameters.values() if p.name not in {parameter.name for parameter in own}]
+    rest = [p for p in shared if p.kind is p.VAR_KEYWORD]
+    named = [p for p in shared if p.kind is not p.VAR_KEYWORD]
+    algorithm.__init__.__signature__ = inherited.replace(parameters=[*named, *own, *rest])
+    return algorithm
+
+
+# Of an algorithm's arguments, those that say where and how loudly it runs rather than what it computes.
+_NOT_HYPERPARAMETERS = {"stats_window_size", "tensorboard_log", "verbose", "seed", "device", "_init_setup_model"}
+
+
+def hyperparameters(algorithm: type) -> dict[str, Any]:
+    """An algorithm's hyperparameters and their defaults."""
+    parameters = inspect.signature(algorithm).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in _NOT_HYPERPARAMETERS}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -110,14 +142,14 @@ def checked_env(env: GymEnv | str | None) -> GymEnv | None:
     actions, observations = env.action_space, env.observation_space
     if not isinstance(actions, spaces.Discrete):
         raise ValueError(
-            f"StaQ needs a discrete action space, not {actions}. For continuous actions use SB3's SAC or PPO, or "
+            f"A discrete action space is needed, not {actions}. For continuous actions use SB3's SAC or PPO, or "
             "wrap the environment so that it offers a finite set of actions."
         )
     if actions.n < 2:
         raise ValueError(f"{actions} has a single action: there is nothing to learn, and ln|A| = 0 scales no entropy.")
     if isinstance(observations, (spaces.Dict, spaces.Tuple)):
         raise ValueError(
-            f"StaQ does not support {type(observations).__name__} observations ({observations}): flatten them with "
+            f"There is no support for {type(observations).__name__} observations ({observations}): flatten them with "
             "gymnasium.wrappers.FlattenObservation."
         )
     return env

@@ -1,4 +1,4 @@
-"""Gradients of an ensemble's weights from the error at its outputs: by autograd, or written out where that is faster."""
+"""Gradients of an ensemble's weights from the error at its outputs: by autograd, or written out where faster."""
 
 from __future__ import annotations
 

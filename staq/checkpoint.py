@@ -27,7 +27,8 @@ import torch
 from numpy._core import multiarray
 from stable_baselines3.common.callbacks import BaseCallback
 
-from staq.algorithm import StaQ
+from staq.algorithm import PolicyMirrorDescent
+from staq.arguments import hyperparameters
 from staq.envs.snapshot import CannotRestore, restore, restores_exactly, snapshot
 
 FORMAT = 1
@@ -40,20 +41,6 @@ _COUNTERS = (
     "_episode_num",
     "_n_updates",
     "_total_timesteps",
-)
-_IDENTITY = (
-    *("memory_size", "weighting", "kl_weight", "ent_weight_init", "ent_weight_final", "ent_decay_steps"),
-    *(
-        "gamma",
-        "reward_scale",
-        "epsilon",
-        "behaviour",
-        "sticky_rate",
-        "n_envs",
-        "policy_update_interval",
-        "buffer_size",
-    ),
-    *("n_critics", "batch_size", "gradient_steps", "target_update_interval", "target_action", "target_reduce", "seed"),
 )
 _NUMPY_TYPES: list[Any] = [
     np.ndarray,
@@ -75,7 +62,7 @@ class Checkpoints(BaseCallback):
     :param every: iterations between two checkpoints
     """
 
-    model: StaQ
+    model: PolicyMirrorDescent
 
     def __init__(self, folder: str | Path, every: int = 1, verbose: int = 0) -> None:
         super().__init__(verbose)
@@ -150,7 +137,7 @@ class Checkpoints(BaseCallback):
                 path.unlink()
 
 
-def resume(model: StaQ, folder: str | Path) -> StaQ:
+def resume(model: PolicyMirrorDescent, folder: str | Path) -> PolicyMirrorDescent:
     """Puts a model, built with the same arguments and environments, where the newest checkpoint was taken.
 
     ``model.learn(total - model.num_timesteps, reset_num_timesteps=False)`` then continues bit for bit as if the
@@ -253,7 +240,7 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _state_of(model: StaQ, segments: list[tuple[str, int]], with_env: bool) -> dict[str, Any]:
+def _state_of(model: PolicyMirrorDescent, segments: list[tuple[str, int]], with_env: bool) -> dict[str, Any]:
     replay = model.replay
     assert model.ep_info_buffer is not None
     assert model.ep_success_buffer is not None
@@ -289,9 +276,10 @@ def _files_of(state: dict[str, Any]) -> set[str]:
     return {f"state-{state['counters']['iteration']:06d}.pt", *state["update"]["frozen"], *segments}
 
 
-def _identity(model: StaQ) -> dict[str, Any]:
+def _identity(model: PolicyMirrorDescent) -> dict[str, Any]:
     """Every argument that the continued run depends on; code, such as a schedule, only by its name."""
-    named = {name: getattr(model, name) for name in _IDENTITY}
+    named: dict[str, Any] = {"algorithm": type(model).__name__}
+    named |= {name: getattr(model, name) for name in (*hyperparameters(type(model)), "n_envs", "seed")}
     rate = model.learning_rate
     named["learning_rate"] = "a schedule" if callable(rate) else float(rate)
     named["policy"] = type(model.policy).__name__
@@ -299,17 +287,17 @@ def _identity(model: StaQ) -> dict[str, Any]:
     return named
 
 
-def _check_identity(model: StaQ, saved: dict[str, Any]) -> None:
+def _check_identity(model: PolicyMirrorDescent, saved: dict[str, Any]) -> None:
     current = _identity(model)
     for name, value in saved.items():
-        if current[name] != value:
+        if current.get(name) != value:
             raise ValueError(
-                f"The checkpoint was written with {name}={value!r}, the model has {current[name]!r}: build it with "
+                f"The checkpoint was written with {name}={value!r}, the model has {current.get(name)!r}: build it with "
                 "the same arguments to continue the run."
             )
 
 
-def _restore_replay(model: StaQ, state: dict[str, Any], folder: Path) -> None:
+def _restore_replay(model: PolicyMirrorDescent, state: dict[str, Any], folder: Path) -> None:
     replay = model.replay
     replay.pos, replay.full = state["pos"], state["full"]
     size = replay.size()
@@ -323,13 +311,13 @@ def _restore_replay(model: StaQ, state: dict[str, Any], folder: Path) -> None:
     replay.pending[:] = False
 
 
-def _normalization(model: StaQ) -> Any:
+def _normalization(model: PolicyMirrorDescent) -> Any:
     """The statistics of a VecNormalize, which do not depend on what its environments are doing."""
     normalize = model.get_vec_normalize_env()
     return None if normalize is None else [snapshot(normalize.obs_rms), snapshot(normalize.ret_rms)]
 
 
-def _restore_environment(model: StaQ, state: dict[str, Any]) -> None:
+def _restore_environment(model: PolicyMirrorDescent, state: dict[str, Any]) -> None:
     env = model.env
     if env is None:
         return

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from staq import presets
+from staq.family import FAMILY
 from staq.runs import Config
 from staq.version import __version__
 
@@ -56,27 +57,29 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "train",
         help="train an agent, or resume a run",
-        description="Trains StaQ on ENV with the preset made for it; every hyperparameter of the preset is an option.",
+        description="Trains StaQ, or an algorithm of its family, on ENV with the preset made for it; every "
+        "hyperparameter is an option.",
         allow_abbrev=False,
     )
     command.set_defaults(command=train)
     command.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium environment, such as CartPole-v1")
     command.add_argument("--resume", type=Path, metavar="RUN", help="continue this run, exactly")
+    command.add_argument("--algo", choices=list(FAMILY), help="staq by default")
     command.add_argument("--preset", help=f"one of {', '.join(presets.names())}; by default the one made for ENV")
     command.add_argument("--policy", choices=["MlpPolicy", "CnnPolicy"], help="by default the preset's")
     command.add_argument("--timesteps", type=whole_number, help="environment steps in all; by default the preset's")
     command.add_argument("--seed", type=int, help="0 by default")
     command.add_argument("--n-envs", type=whole_number, help=f"environments in parallel ({DEFAULT_N_ENVS})")
-    command.add_argument("--out", type=Path, metavar="RUN", help="the run's folder; by default runs/ENV/staq/SEED")
+    command.add_argument("--out", type=Path, metavar="RUN", help="the run's folder; by default runs/ENV/ALGO/SEED")
     command.add_argument("--eval-every", type=whole_number, help="steps between evaluations; by default 50 in a run")
     command.add_argument("--eval-episodes", type=whole_number, help=f"per evaluation and mode ({DEFAULT_EPISODES})")
     command.add_argument("--threads", type=whole_number, help=f"CPU threads ({torch.get_num_threads()})")
     command.add_argument("--device", help="auto, cpu or cuda")
     command.add_argument("--wandb", metavar="PROJECT", help="also log to Weights & Biases")
     group = command.add_argument_group("hyperparameters", "written as in TOML; none for None")
-    for name, default in presets.defaults().items():
+    for name, text in _hyperparameter_help().items():
         option = f"--{name.replace('_', '-')}"
-        group.add_argument(option, dest=OVERRIDE + name, type=_value, metavar="VALUE", help=f"{default}", default=UNSET)
+        group.add_argument(option, dest=OVERRIDE + name, type=_value, metavar="VALUE", help=text, default=UNSET)
 
     command = commands.add_parser("eval", help="returns of a trained policy")
     command.set_defaults(command=evaluate)
@@ -132,8 +135,9 @@ def train(options: argparse.Namespace) -> None:
     from staq import runs
 
     config, folder = _resumed(options) if options.resume is not None else _configured(options)
-    print(f"{config.env}, preset {config.preset} ({presets.load(config.preset).title}), seed {config.seed} → {folder}")
-    for name, value in (presets.defaults() | config.hyperparameters).items():
+    title = presets.load(config.preset).title
+    print(f"{config.algo} on {config.env}, preset {config.preset} ({title}), seed {config.seed} → {folder}")
+    for name, value in (presets.defaults(config.algo) | config.hyperparameters).items():
         if name != "policy_kwargs" or value:
             print(f"  {name:24} {value}{'' if name in config.hyperparameters else '   (default)'}")
     resuming = options.resume is not None
@@ -278,7 +282,9 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
     if options.env is None:
         raise ValueError("Name an environment, as in: staq train CartPole-v1 (or --resume RUN).")
     preset = presets.load(options.preset) if options.preset else presets.for_environment(options.env)
+    algo = options.algo or "staq"
     hyperparameters = preset.hyperparameters | _overrides(options)
+    presets.check_hyperparameters(hyperparameters, algo)
     timesteps, seed = options.timesteps or preset.timesteps, options.seed or 0
     interval = hyperparameters.get("policy_update_interval", presets.defaults()["policy_update_interval"])
     default_every = max(timesteps // 50, 2 * interval if isinstance(interval, int) else 1)
@@ -294,8 +300,9 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
         eval_episodes=options.eval_episodes or DEFAULT_EPISODES,
         threads=options.threads or torch.get_num_threads(),
         device=_device(options.device or "auto"),
+        algo=algo,
     )
-    folder = options.out or _free_folder(config.env, seed)
+    folder = options.out or _free_folder(config)
     if folder.exists():
         raise FileExistsError(
             f"{folder} exists, and no run is ever overwritten: name another --out, or continue it with "
@@ -306,8 +313,8 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
 
 def _resumed(options: argparse.Namespace) -> tuple[Config, Path]:
     """A run as it was configured; only its end may be moved."""
-    names = ("env", "preset", "policy", "seed", "n_envs", "out", "eval_every", "eval_episodes", "threads", "device")
-    given = [name for name in names if getattr(options, name) is not None] + list(_overrides(options))
+    names = ("env", "algo", "preset", "policy", "seed", "n_envs", "out", "eval_every", "eval_episodes", "threads")
+    given = [name for name in (*names, "device") if getattr(options, name) is not None] + list(_overrides(options))
     if given:
         raise ValueError(
             f"--resume continues a run as it was configured: leave out {', '.join(given)}. Only --timesteps may be "
@@ -320,6 +327,17 @@ def _resumed(options: argparse.Namespace) -> tuple[Config, Path]:
 def _overrides(options: argparse.Namespace) -> dict[str, Any]:
     prefixed = {name: value for name, value in vars(options).items() if name.startswith(OVERRIDE)}
     return {name.removeprefix(OVERRIDE): value for name, value in prefixed.items() if value is not UNSET}
+
+
+def _hyperparameter_help() -> dict[str, str]:
+    """Default of every hyperparameter, and whose it is where not all algorithms have it."""
+    helps: dict[str, str] = {}
+    for algo in FAMILY:
+        for name, default in presets.defaults(algo).items():
+            owners = [a for a in FAMILY if name in presets.defaults(a)]
+            of = "" if len(owners) == len(FAMILY) else f" ({', '.join(owners)})"
+            helps.setdefault(name, f"{default}{of}")
+    return helps
 
 
 def _unrecognised(words: list[str]) -> str:
@@ -345,8 +363,8 @@ def _device(name: str) -> str:
     return name
 
 
-def _free_folder(env: str, seed: int) -> Path:
-    base = Path("runs") / env.replace("/", "-") / "staq"
+def _free_folder(config: Config) -> Path:
+    base, seed = Path("runs") / config.env.replace("/", "-") / config.algo, config.seed
     folder, n = base / str(seed), 1
     while folder.exists():
         n += 1
@@ -363,7 +381,7 @@ def _add_policy_arguments(command: argparse.ArgumentParser) -> None:
 
 def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str]:
     """The policy of a run, an export or (trusted) a zip of ``model.save``, and the environment it is for."""
-    from staq.algorithm import StaQ
+    from staq import StaQ
     from staq.export import DESCRIPTION, load_policy
 
     path: Path = options.run

@@ -14,7 +14,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.type_aliases import PolicyPredictor
 from stable_baselines3.common.vec_env import VecEnv
 
-from staq.algorithm import StaQ
+from staq.algorithm import PolicyMirrorDescent
 
 ROWS, SB3_ROWS = "evaluations.csv", "evaluations.npz"
 
@@ -68,7 +68,7 @@ class Evaluations(BaseCallback):
     :param episodes: per evaluation and mode
     """
 
-    model: StaQ
+    model: PolicyMirrorDescent
 
     def __init__(self, env: VecEnv, folder: Path, every: int, episodes: int, seed: int) -> None:
         super().__init__()

@@ -39,8 +39,7 @@ def export_policy(policy: StaQPolicy, path: str | Path, environment: str | None 
             f"The activation {architecture.activation!r} is not one of torch.nn with its default arguments, which is "
             "all that an export can name: use model.save()."
         )
-    assert isinstance(update, StackUpdate)
-    stack = update.stack.get_extra_state()
+    stack = update.as_stack()
     tensors = {f"stack.{name}": w for name, w in stack.pop("networks").items()}
     tensors |= {f"q_net.{name}": w.detach() for name, w in policy.q_net.weights.items()}
     description = {
@@ -54,8 +53,8 @@ def export_policy(policy: StaQPolicy, path: str | Path, environment: str | None 
         "activation_fn": activation,
         "channels_last": architecture.channels_last,
         "normalize_images": architecture.normalize_images,
-        "n_critics": update.stack.n_critics,
-        "memory_size": update.stack.memory_size,
+        "n_critics": policy.n_critics,
+        "memory_size": update.stack.memory_size if isinstance(update, StackUpdate) else 1,
         "stack": stack,
     }
     folder = Path(path)

@@ -61,6 +61,11 @@ def pushed_weights(
     return decayed, None
 
 
+def mirror_step(log_pi: torch.Tensor, q: torch.Tensor, step_size: StepSize) -> torch.Tensor:
+    """log π_{k+1} = log π_k^β exp(α q_k)/Z, the maximiser of Eq. 4 (Eq. 5). [..., A]"""
+    return (step_size.beta * log_pi + step_size.alpha * q).log_softmax(-1)
+
+
 def centred(q: torch.Tensor, dim: int = -1) -> torch.Tensor:
     """q minus its mean over actions: the same policy, at a magnitude where float32 still resolves advantages."""
     return q - q.mean(dim=dim, keepdim=True)

@@ -81,6 +81,7 @@ class StaQPolicy(BasePolicy):
         }
         self.first_action = int(action_space.start)
         self.sampling = torch.Generator()
+        self.n_critics = n_critics
         self.architecture: Architecture
         if features_extractor_class is not None:
             self.architecture = _custom_architecture(

@@ -33,9 +33,10 @@ from stable_baselines3.common.monitor import ResultsWriter
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 from tqdm import tqdm
 
-from staq.algorithm import StaQ
+from staq.algorithm import PolicyMirrorDescent
 from staq.checkpoint import Checkpoints, newest_state, resume
 from staq.evaluation import Evaluations, returns
+from staq.family import FAMILY
 from staq.version import __version__
 
 EXTRA_OF = {"MinAtar": "minatar", "Box2D": "box2d", "box2d": "box2d", "mujoco": "mujoco", "MuJoCo": "mujoco"}
@@ -65,6 +66,8 @@ class Config:
     threads: int
     """CPU threads; results differ in the last bits between thread counts."""
     device: str = "cpu"
+    algo: str = "staq"
+    """Name of the algorithm, as on the command line."""
 
     def save(self, folder: Path, command: str) -> None:
         content = {**asdict(self), "command": command, "made_by": provenance()}
@@ -118,7 +121,7 @@ def make_env(env_id: str, render_mode: str | None = None) -> gymnasium.Env[Any, 
 
 def train(
     config: Config, folder: Path, command: str, resuming: bool = False, wandb_project: str | None = None
-) -> tuple[StaQ, bool]:
+) -> tuple[PolicyMirrorDescent, bool]:
     """Runs a configuration into a folder, or continues the run that is there.
 
     :param command: what the user typed, for the record
@@ -134,7 +137,9 @@ def train(
         closing.callback(env.close)
         eval_env = make_envs(config.env, config.eval_episodes)
         closing.callback(eval_env.close)
-        model = StaQ(config.policy, env, seed=config.seed, device=config.device, **config.hyperparameters)
+        model = FAMILY[config.algo](
+            config.policy, env, seed=config.seed, device=config.device, **config.hyperparameters
+        )
         closing.enter_context(_weights_and_biases(wandb_project, config))
         # All that can be wrong with a configuration is known by now: only then is anything written.
         if resuming:
@@ -169,7 +174,7 @@ def train(
     return model, not interrupt.stopped
 
 
-def final_evaluation(model: StaQ, config: Config, episodes: int) -> tuple[float, float]:
+def final_evaluation(model: PolicyMirrorDescent, config: Config, episodes: int) -> tuple[float, float]:
     """Greedy mean and minimum over fresh episodes."""
     env = make_envs(config.env, min(episodes, 20))
     rewards, _ = returns(model.policy, env, episodes, greedy=True, seed=config.seed + 1_000_003)
@@ -206,7 +211,7 @@ class Progress(BaseCallback):
         self.bar.close()
 
     def _show(self) -> None:
-        assert isinstance(self.model, StaQ)
+        assert isinstance(self.model, PolicyMirrorDescent)
         shown = {}
         if self.model.ep_info_buffer:
             episodes = [episode["r"] for episode in self.model.ep_info_buffer]

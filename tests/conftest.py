@@ -40,7 +40,7 @@ def small_model(env_id: str = "CartPole-v1", n_envs: int = 4, **arguments: Any) 
 
 def weights_of(model: StaQ) -> dict[str, torch.Tensor]:
     """Every number of a model: networks, stack, replay."""
-    stack = model.policy.policy_update.get_submodule("stack").get_extra_state()
+    stack = model.policy.policy_update.as_stack()
     tensors = {f"q_net.{k}": v.detach() for k, v in model.policy.q_net.state_dict().items()}
     tensors |= {f"stack.{k}": v for k, v in stack["networks"].items()}
     tensors |= {k: getattr(model.replay, k) for k in (*model.replay.TRANSITION, "accumulated")}

@@ -6,14 +6,15 @@ A file names what it is for and carries only departures from the algorithm's def
 from __future__ import annotations
 
 import fnmatch
-import inspect
 import tomllib
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from staq.algorithm import StaQ
-from staq.arguments import NO_MEANING_HERE, nearest
+from staq.arguments import NO_MEANING_HERE, hyperparameters, nearest
+from staq.family import FAMILY
+from staq.rivals import RIVALS
+from staq.rivals import class_of as rival_class
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,10 @@ class Preset:
     """How long a run is."""
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     """Departures from the algorithm's defaults."""
+    algorithms: list[str] = field(default_factory=lambda: list(FAMILY))
+    """Whose it is, by the names of the command line."""
+    n_envs: int = 50
+    """Environments in parallel."""
 
 
 def names() -> list[str]:
@@ -44,37 +49,38 @@ def load(name: str) -> Preset:
     if name not in names():
         raise ValueError(f"There is no preset {name!r}.{nearest(name, names())} Presets: {', '.join(names())}.")
     content = tomllib.loads(resources.files(__name__).joinpath(f"{name}.toml").read_text())
-    preset = Preset(name=name, **content)
-    check_hyperparameters(preset.hyperparameters)
-    return preset
+    return Preset(name=name, **content)
 
 
-def for_environment(env_id: str) -> Preset:
+def for_environment(env_id: str, algo: str = "staq") -> Preset:
     """The preset made for an environment; the paper's for classic control where there is none."""
-    for name in names():
-        preset = load(name)
+    candidates = [preset for preset in map(load, names()) if algo in preset.algorithms]
+    for preset in candidates:
         if any(fnmatch.fnmatch(env_id, pattern) for pattern in preset.environments):
             return preset
-    return load("classic")
+    return next(preset for preset in candidates if preset.name.endswith("classic"))
 
 
-def defaults() -> dict[str, Any]:
-    """StaQ's hyperparameters and their defaults."""
-    parameters = inspect.signature(StaQ.__init__).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in _NOT_HYPERPARAMETERS}
+def algorithms() -> list[str]:
+    """Every algorithm that there are presets for."""
+    return [*FAMILY, *RIVALS]
 
 
-def check_hyperparameters(values: dict[str, Any]) -> None:
+def defaults(algo: str = "staq") -> dict[str, Any]:
+    """An algorithm's hyperparameters and their defaults."""
+    if algo in FAMILY:
+        return hyperparameters(FAMILY[algo])
+    return hyperparameters(rival_class(algo)) | ({"exploration_steps": None} if algo.endswith("dqn") else {})
+
+
+def check_hyperparameters(values: dict[str, Any], algo: str = "staq") -> None:
     """Raises for a name that the algorithm does not have."""
     for key in values:
-        if key in NO_MEANING_HERE:
-            raise ValueError(f"{key!r} has no meaning for StaQ: {NO_MEANING_HERE[key]}.")
-        if key not in defaults():
-            raise ValueError(f"StaQ has no hyperparameter {key!r}.{nearest(key, list(defaults()))}")
-
-
-# Of StaQ's arguments, those that say where and how loudly it runs rather than what it computes.
-_NOT_HYPERPARAMETERS = {"tensorboard_log", "verbose", "seed", "device", "_init_setup_model"}
+        if key in defaults(algo):
+            continue
+        if algo in FAMILY and key in NO_MEANING_HERE:
+            raise ValueError(f"{key!r} has no meaning for {FAMILY[algo].__name__}: {NO_MEANING_HERE[key]}.")
+        raise ValueError(f"{algo} has no hyperparameter {key!r}.{nearest(key, list(defaults(algo)))}")
 
 
 def _files() -> list[Any]:

@@ -23,6 +23,9 @@ class PolicyUpdate(nn.Module, ABC):
     costly and is kept with each replayed transition, what turns it into logits is not.
     """
 
+    optimizer: torch.optim.Optimizer | None = None
+    """Of an update that optimises something."""
+
     @abstractmethod
     def accumulated(self, obs: torch.Tensor) -> torch.Tensor:
         """The part of the logits that the replay keeps, float64 [B, A]."""
@@ -38,6 +41,14 @@ class PolicyUpdate(nn.Module, ABC):
     @abstractmethod
     def improve(self, q_net: QEnsemble, replay: Replay, step_size: StepSize) -> None:
         """π_k → π_{k+1} from q_k, with the replay's accumulated logits brought up to date."""
+
+    @abstractmethod
+    def as_stack(self) -> dict[str, Any]:
+        """The policy as a stack of networks, in ``QStack``'s format: what an export carries."""
+
+    @abstractmethod
+    def frozen_q_values(self, obs: torch.Tensor) -> torch.Tensor:
+        """q of every frozen ensemble that the policy consists of, oldest first. → [n, E, A, B]"""
 
     @abstractmethod
     def frozen_names(self) -> list[str]:

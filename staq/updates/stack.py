@@ -60,6 +60,12 @@ class StackUpdate(PolicyUpdate):
             replay.accumulated[rows] = beta * replay.accumulated[rows] + change
         self.stack.push(new, beta, new_weight)
 
+    def as_stack(self) -> dict[str, Any]:
+        return self.stack.get_extra_state()
+
+    def frozen_q_values(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.stack.q_values(obs)
+
     def frozen_names(self) -> list[str]:
         return [f"frozen-{push:06d}.pt" for push in self.stack.kept_pushes]
 

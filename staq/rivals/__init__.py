@@ -1,0 +1,61 @@
+"""The algorithms that StaQ is measured against, from stable-baselines3: built from presets, run like our own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.utils import LinearSchedule
+from torch import nn
+
+from staq.rivals.m_dqn import MDQN
+from staq.rivals.networks import SmallImage
+
+__all__ = ["MDQN", "RIVALS", "SmallImage", "build", "class_of"]
+
+RIVALS = ("dqn", "m-dqn", "ppo", "trpo")
+"""By the names of the command line."""
+
+ANNEALED = "lin_"
+"""RL Zoo's way to write a value that falls linearly to zero over the run: lin_0.1."""
+
+
+def class_of(algo: str) -> type[BaseAlgorithm]:
+    """The algorithm of a name."""
+    if algo == "trpo":
+        try:
+            from sb3_contrib import TRPO
+        except ImportError as error:
+            raise ModuleNotFoundError("TRPO is in sb3-contrib: pip install 'staq[rivals]'") from error
+        return TRPO
+    return {"dqn": DQN, "m-dqn": MDQN, "ppo": PPO}[algo]
+
+
+def build(
+    algo: str, policy: str, env: Any, hyperparameters: dict[str, Any], timesteps: int, seed: int, device: str
+) -> BaseAlgorithm:
+    """A model from a preset's plain values.
+
+    ``exploration_steps`` says in steps what SB3 wants as a fraction of the run; CnnPolicy is StaQ's small network,
+    since SB3's own needs images of 36×36 at least.
+    """
+    settings = {name: _schedule(value) for name, value in hyperparameters.items()}
+    exploration_steps = settings.pop("exploration_steps", None)
+    if exploration_steps is not None:
+        settings["exploration_fraction"] = min(1.0, exploration_steps / timesteps)
+    network: dict[str, Any] = dict(settings.pop("policy_kwargs", None) or {})
+    activation = getattr(nn, network.pop("activation_fn", "ReLU"))
+    if policy == "CnnPolicy":
+        network |= {"features_extractor_class": SmallImage, "net_arch": []}
+        network["features_extractor_kwargs"] = {"activation_fn": activation}
+    else:
+        network["activation_fn"] = activation
+    model = class_of(algo)("MlpPolicy", env, policy_kwargs=network, seed=seed, device=device, **settings)
+    return model
+
+
+def _schedule(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(ANNEALED):
+        return LinearSchedule(float(value.removeprefix(ANNEALED)), 0.0, 1.0)
+    return value

@@ -1,0 +1,140 @@
+"""A natural gradient step with a line search: TRPO's update within StaQ's loop (App. C.3, NatGrad + LS)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.autograd import forward_ad
+
+from staq.mirror_descent import StepSize, kl_divergence
+from staq.q_networks import Architecture
+from staq.replay import PIECE, Replay
+from staq.soft_bellman import soft_value
+from staq.updates.actor import ActorUpdate
+
+BACKTRACKING = 0.8
+"""Factor between two trials of the line search."""
+
+
+class NaturalGradientUpdate(ActorUpdate):
+    """θ ← θ + s F⁻¹g, with g = E_D[∇π·(q − τ log π)] and F the Fisher information on the same states.
+
+    The step s starts at √(2ε_KL / gᵀF⁻¹g), where a quadratic model of the divergence reaches ε_KL, and shrinks until
+    KL(π_new; π_k) ≤ ε_KL and the objective E_D[π·q − τh(π)] rises; if it never does, the policy stays.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        n_critics: int,
+        max_kl: float,
+        cg_steps: int,
+        cg_damping: float,
+        line_search_steps: int,
+    ) -> None:
+        super().__init__(architecture, n_critics)
+        self.max_kl, self.cg_steps, self.cg_damping = max_kl, cg_steps, cg_damping
+        self.line_search_steps = line_search_steps
+        self._trials = 0
+
+    def train_actor(
+        self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, replay: Replay, step_size: StepSize
+    ) -> None:
+        tau = step_size.entropy_weight
+        g = self.gradient(obs, q, log_pi, tau)
+        direction = conjugate_gradients(lambda v: self.fisher_product(obs, log_pi, v), g, self.cg_steps)
+        expected = torch.dot(g, direction)
+        if expected <= 0:  # the gradient is zero, up to rounding
+            self._trials = 0
+            return
+        self.line_search(obs, q, log_pi, tau, (2 * self.max_kl / expected).sqrt() * direction)
+
+    def gradient(self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float) -> torch.Tensor:
+        """g: an action's share is how much its q − τ log π exceeds the policy's mean."""
+        pi, gain = log_pi.exp(), q - tau * log_pi
+        error = pi * (gain - (pi * gain).sum(-1, keepdim=True)) / len(obs)
+        total = torch.zeros_like(self._parameters_as_vector())
+        for rows in _pieces(len(obs)):
+            total += self._pulled_back(obs[rows], error[rows])
+        return total
+
+    def fisher_product(self, obs: torch.Tensor, log_pi: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+        """(F + damping) v, with F = E_D[Jᵀ(diag π − ππᵀ)J] and J the derivative of the logits by the weights."""
+        total = self.cg_damping * vector
+        for rows in _pieces(len(obs)):
+            pi = log_pi[rows].exp()
+            change = self._pushed_forward(obs[rows], vector)
+            total += self._pulled_back(obs[rows], pi * (change - (pi * change).sum(-1, keepdim=True)) / len(obs))
+        return total
+
+    def line_search(
+        self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float, step: torch.Tensor
+    ) -> None:
+        """Takes the largest step of a falling sequence that is allowed, or none."""
+        start, before = self._parameters_as_vector(), soft_value(q, log_pi, tau).mean()
+        for trial in range(1, self.line_search_steps + 1):
+            self._set_parameters(start + step)
+            new = self.accumulated(obs).log_softmax(-1).float()
+            if kl_divergence(new, log_pi).mean() <= self.max_kl and soft_value(q, new, tau).mean() > before:
+                self._trials = trial
+                return
+            step = BACKTRACKING * step
+        self._trials = 0
+        self._set_parameters(start)
+
+    def diagnostics(self) -> dict[str, float]:
+        return super().diagnostics() | {"line_search_trials": self._trials}
+
+    def _logits(self, obs: torch.Tensor) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
+        return lambda weights: self.actor.architecture.q_values(weights, obs)[0].t()  # [B, A]
+
+    def _pushed_forward(self, obs: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+        """J v: how the logits change with the weights. → [B, A]"""
+        tangents = self._as_weights(vector)
+        with forward_ad.dual_level():
+            duals = {name: forward_ad.make_dual(w.detach(), tangents[name]) for name, w in self.actor.weights.items()}
+            change: torch.Tensor = forward_ad.unpack_dual(self._logits(obs)(duals)).tangent
+        return change
+
+    def _pulled_back(self, obs: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+        """Jᵀ e. [B, A] → a vector of weights"""
+        weights = {name: w.detach() for name, w in self.actor.weights.items()}
+        pull = torch.func.vjp(self._logits(obs), weights)[1]
+        (pulled,) = pull(error)
+        return torch.cat([pulled[name].flatten() for name in self.actor.names])
+
+    def _parameters_as_vector(self) -> torch.Tensor:
+        return torch.cat([w.detach().flatten() for w in self.actor.weights.values()])
+
+    def _as_weights(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+        weights = self.actor.weights
+        pieces = vector.split([w.numel() for w in weights.values()])
+        return {name: piece.view_as(w) for (name, w), piece in zip(weights.items(), pieces, strict=True)}
+
+    def _set_parameters(self, vector: torch.Tensor) -> None:
+        weights = self.actor.weights
+        for name, value in self._as_weights(vector).items():
+            weights[name].copy_(value)
+
+
+def conjugate_gradients(
+    product: Callable[[torch.Tensor], torch.Tensor], b: torch.Tensor, steps: int, tolerance: float = 1e-10
+) -> torch.Tensor:
+    """x with A x ≈ b for a positive semi-definite A, given by its product with a vector."""
+    x, residual = torch.zeros_like(b), b.clone()
+    direction, norm = residual.clone(), torch.dot(residual, residual)
+    for _ in range(steps):
+        if norm <= tolerance * torch.dot(b, b):
+            break
+        pushed = product(direction)
+        length = norm / torch.dot(direction, pushed)
+        x += length * direction
+        residual -= length * pushed
+        norm, before = torch.dot(residual, residual), norm
+        direction = residual + norm / before * direction
+    return x
+
+
+def _pieces(n: int) -> Iterator[slice]:
+    return (slice(start, min(start + PIECE, n)) for start in range(0, n, PIECE))

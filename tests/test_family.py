@@ -1,0 +1,138 @@
+"""Every algorithm of the family on the one loop: learns, repeats, resumes, saves, exports."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import IdentityEnv
+
+import staq
+from staq import ACMProj, ACNoKL, Checkpoints, ExactPMD, NatGrad, StaQ, load_policy, resume
+from staq.algorithm import PolicyMirrorDescent
+from staq.arguments import hyperparameters
+from staq.family import FAMILY
+from tests.conftest import SMALL, assert_identical
+
+OWN: dict[str, dict[str, Any]] = {
+    "staq": {"memory_size": 3},
+    "exact-pmd": {},
+    "ac-nokl": {"actor_steps": 30},
+    "ac-mproj": {"actor_steps": 30},
+    "ac-directopt": {"actor_steps": 30},
+    "natgrad": {"cg_steps": 3, "max_kl": 0.01},
+}
+SHARED = {name: value for name, value in SMALL.items() if name != "memory_size"}
+
+
+def made(algo: str, env_id: str = "CartPole-v1", **more: Any) -> PolicyMirrorDescent:
+    images = env_id.startswith("MinAtar")
+    network = {"net_arch": [16], "conv_arch": [(4, 3, 1)]} if images else {"net_arch": [16, 16]}
+    settings = SHARED | OWN[algo] | {"policy_kwargs": network} | more
+    return FAMILY[algo]("CnnPolicy" if images else "MlpPolicy", make_vec_env(env_id, 4, seed=7), **settings)
+
+
+@pytest.mark.parametrize("algo", FAMILY)
+def test_the_same_seed_is_the_same_run(algo: str) -> None:
+    first, second, other = made(algo).learn(800), made(algo).learn(800), made(algo, seed=8).learn(800)
+    assert_identical(first, second)  # type: ignore[arg-type]
+    assert not torch.equal(first.policy.q_net.weights["mlp.0.weight"], other.policy.q_net.weights["mlp.0.weight"])
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MinAtar/Breakout-v1"])
+@pytest.mark.parametrize("algo", FAMILY)
+def test_resuming_is_exact(algo: str, env_id: str, tmp_path: Path) -> None:
+    whole = made(algo, env_id).learn(1200)
+    made(algo, env_id).learn(600, callback=Checkpoints(tmp_path))
+    model = resume(made(algo, env_id), tmp_path)
+    assert model.num_timesteps == 600
+    assert_identical(whole, model.learn(600, reset_num_timesteps=False))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algo", FAMILY)
+def test_files_hold_the_same_policy(algo: str, tmp_path: Path) -> None:
+    model = made(algo).learn(800)
+    obs = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    expected = model.action_probabilities(obs)
+    assert np.ptp(expected) > 0.001
+    model.save(tmp_path / "model")
+    loaded = FAMILY[algo].load(tmp_path / "model", env=model.env)
+    np.testing.assert_array_equal(loaded.action_probabilities(obs), expected)
+    loaded.learn(200, reset_num_timesteps=False)
+    exported, _ = load_policy(model.export(tmp_path / "exported"))
+    np.testing.assert_allclose(exported.action_probabilities(obs), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("algo", FAMILY)
+def test_it_learns_a_bandit(algo: str) -> None:
+    """The action is the observation: 30 iterations with the settings of a small problem."""
+    env = make_vec_env(lambda: IdentityEnv(dim=3, ep_length=20), n_envs=10, seed=0)
+    settings: dict[str, Any] = {"buffer_size": 2000, "policy_update_interval": 200, "learning_rate": 3e-3}
+    settings |= {"reward_scale": 1.0, "kl_weight": 0.2, "ent_weight_init": 0.3, "ent_weight_final": 0.05}
+    settings |= {"ent_decay_steps": 3000, "target_update_interval": 20, "batch_size": 64, "gamma": 0.5}
+    own = OWN[algo] | ({"actor_steps": 200} if "actor_steps" in OWN[algo] else {})
+    own |= {"max_kl": 0.05, "cg_steps": 10} if algo == "natgrad" else {}
+    network = {"net_arch": [32]}
+    model = FAMILY[algo]("MlpPolicy", env, seed=0, device="cpu", policy_kwargs=network, **settings, **own)
+    model.learn(6000)
+    probabilities = model.action_probabilities(np.arange(3))
+    assert probabilities.argmax(-1).tolist() == [0, 1, 2]
+    assert probabilities.max(-1).min() > 0.8
+
+
+@pytest.mark.parametrize("algo", ["ac-nokl", "ac-mproj", "ac-directopt"])
+def test_the_actor_loop_reads_nothing_back(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.test_speed import host_reads
+
+    model = made(algo).learn(400)
+    update = model.policy.policy_update
+    train, found_in_training = update.train_actor, []
+
+    def watched(*arguments: Any) -> None:
+        with host_reads(monkeypatch) as found:
+            train(*arguments)
+        found_in_training.extend(found)
+
+    monkeypatch.setattr(update, "train_actor", watched)
+    model.learn(200, reset_num_timesteps=False)
+    assert found_in_training == ["_local_scalar_dense"]  # the mean loss, once, after the last step
+
+
+def test_signatures_show_everything() -> None:
+    assert set(hyperparameters(StaQ)) - set(hyperparameters(PolicyMirrorDescent)) == {"memory_size", "weighting"}
+    assert set(hyperparameters(ACNoKL)) - set(hyperparameters(PolicyMirrorDescent)) == {"actor_steps"}
+    parameters = inspect.signature(NatGrad).parameters
+    assert parameters["max_kl"].default == 0.001
+    assert parameters["learning_rate"].default == 1e-4
+    assert inspect.signature(ExactPMD).parameters["memory_size"].default is None
+
+
+def test_positional_arguments_are_those_of_sb3() -> None:
+    assert StaQ("MlpPolicy", "CartPole-v1", 3e-4, 1000).buffer_size == 1000
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(TypeError, match=r"ACMProj has no argument 'actor_step'. Did you mean 'actor_steps'\?"):
+        ACMProj("MlpPolicy", "CartPole-v1", actor_step=3)
+    with pytest.raises(TypeError, match="NatGrad has no argument 'memory_size'"):
+        NatGrad("MlpPolicy", "CartPole-v1", memory_size=3)
+    with pytest.raises(ValueError, match="actor_steps=0"):
+        ACMProj("MlpPolicy", "CartPole-v1", actor_steps=0)
+    with pytest.raises(ValueError, match="ExactPMD keeps every"):
+        ExactPMD("MlpPolicy", "CartPole-v1", memory_size=3)
+
+
+def test_a_checkpoint_of_another_algorithm_is_refused(tmp_path: Path) -> None:
+    made("ac-mproj").learn(200, callback=Checkpoints(tmp_path))
+    with pytest.raises(ValueError, match="algorithm='ACMProj'"):
+        resume(made("ac-nokl"), tmp_path)
+
+
+def test_public_names_exist() -> None:
+    for name in staq.__all__:
+        assert getattr(staq, name) is not None
