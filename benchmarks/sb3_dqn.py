@@ -11,31 +11,12 @@ import argparse
 import json
 import statistics
 import time
-from typing import Any
 
-import torch
-from gymnasium import spaces
 from stable_baselines3 import DQN
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from torch import nn
 
 from benchmarks.scenario import peak_memory
+from staq.rivals import SmallImage
 from staq.runs import make_envs
-
-
-class SmallImage(BaseFeaturesExtractor):
-    """The paper's Conv(16, 3, 3) + 128 for boards of 10×10."""
-
-    def __init__(self, observation_space: spaces.Space[Any]) -> None:
-        super().__init__(observation_space, features_dim=128)
-        assert observation_space.shape is not None
-        self.layers = nn.Sequential(
-            nn.Conv2d(observation_space.shape[-1], 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 128), nn.ReLU()
-        )
-
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        features: torch.Tensor = self.layers(obs.permute(0, 3, 1, 2))
-        return features
 
 
 def step_ms(env_id: str, steps: int, samples: int) -> float:

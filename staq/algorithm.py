@@ -239,11 +239,6 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         return self.replay_buffer
 
     @property
-    def seconds_learning(self) -> float:
-        """Wall-clock time since the last call of learn()."""
-        return (time.time_ns() - self.start_time) / 1e9
-
-    @property
     def at_boundary(self) -> bool:
         """Whether the last iteration was finished and the next one not begun."""
         return self._steps_in_iteration == 0

@@ -6,13 +6,14 @@ import difflib
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.type_aliases import GymEnv
 
+T = TypeVar("T")
 NO_MEANING_HERE = {
     "learning_starts": "the first policy is uniform and training starts after the first iteration",
     "tau": "target networks are copied whole, every target_update_interval gradient steps",
@@ -104,16 +105,18 @@ def ignore_with_a_warning(algorithm: type, arguments: Iterable[str]) -> None:
         )
 
 
-def merge_signature(algorithm: Any) -> Any:
+def merge_signature(algorithm: type[T]) -> type[T]:
     """Shows the keyword arguments that a subclass adds among those that it inherits and hands on."""
     if "__init__" not in vars(algorithm):
         return algorithm
-    own = [p for p in inspect.signature(algorithm.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    inherited = inspect.signature(algorithm.__base__.__init__)
+    init: Any = algorithm.__init__
+    parent: Any = algorithm.__mro__[1]
+    own = [p for p in inspect.signature(init).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    inherited = inspect.signature(parent.__init__)
     shared = [p for p in inherited.parameters.values() if p.name not in {parameter.name for parameter in own}]
     rest = [p for p in shared if p.kind is p.VAR_KEYWORD]
     named = [p for p in shared if p.kind is not p.VAR_KEYWORD]
-    algorithm.__init__.__signature__ = inherited.replace(parameters=[*named, *own, *rest])
+    init.__signature__ = inherited.replace(parameters=[*named, *own, *rest])
     return algorithm
 
 

@@ -88,8 +88,8 @@ class Checkpoints(BaseCallback):
         self.last_iteration = state["counters"]["iteration"]
         self.steps_written = state["counters"]["steps_collected"]
         self.segments = [(name, rows) for name, rows in state["replay"]["segments"]]
-        self.kept = [_files_of(older) for older in _earlier_states(self.folder, self.last_iteration)]
-        self.kept.append(_files_of(state))
+        self.kept = [files_of(older) for older in _earlier_states(self.folder, self.last_iteration)]
+        self.kept.append(files_of(state))
         self._delete_unused()  # files of an iteration that was begun and not finished belong to another future
 
     def _on_step(self) -> bool:
@@ -127,7 +127,7 @@ class Checkpoints(BaseCallback):
                 str(self.folder),
             ) from error
         self.last_iteration, self.steps_written = model.iteration, model.steps_collected
-        self.kept = [*self.kept, _files_of(state)][-KEPT_STATES:]
+        self.kept = [*self.kept, files_of(state)][-KEPT_STATES:]
         self._delete_unused()
 
     def _delete_unused(self) -> None:
@@ -174,7 +174,7 @@ def newest_state(folder: Path) -> dict[str, Any]:
             state = read(path)
             if state["format"] != FORMAT:
                 raise DamagedFile(f"{path.name} has format {state['format']}, this version reads {FORMAT}")
-            for name in _files_of(state):
+            for name in files_of(state):
                 verified_content(folder / name)
         except DamagedFile as problem:
             problems.append(str(problem))
@@ -271,7 +271,7 @@ def _state_of(model: PolicyMirrorDescent, segments: list[tuple[str, int]], with_
     }
 
 
-def _files_of(state: dict[str, Any]) -> set[str]:
+def files_of(state: dict[str, Any]) -> set[str]:
     segments = {name for name, _ in state["replay"]["segments"]}
     return {f"state-{state['counters']['iteration']:06d}.pt", *state["update"]["frozen"], *segments}
 

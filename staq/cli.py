@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from staq import presets
-from staq.family import FAMILY
+from staq.rivals import RIVALS
 from staq.runs import Config
 from staq.version import __version__
 
@@ -64,12 +64,12 @@ def build_parser() -> argparse.ArgumentParser:
     command.set_defaults(command=train)
     command.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium environment, such as CartPole-v1")
     command.add_argument("--resume", type=Path, metavar="RUN", help="continue this run, exactly")
-    command.add_argument("--algo", choices=list(FAMILY), help="staq by default")
+    command.add_argument("--algo", choices=presets.algorithms(), help="staq by default")
     command.add_argument("--preset", help=f"one of {', '.join(presets.names())}; by default the one made for ENV")
     command.add_argument("--policy", choices=["MlpPolicy", "CnnPolicy"], help="by default the preset's")
     command.add_argument("--timesteps", type=whole_number, help="environment steps in all; by default the preset's")
     command.add_argument("--seed", type=int, help="0 by default")
-    command.add_argument("--n-envs", type=whole_number, help=f"environments in parallel ({DEFAULT_N_ENVS})")
+    command.add_argument("--n-envs", type=whole_number, help="environments in parallel; by default the preset's")
     command.add_argument("--out", type=Path, metavar="RUN", help="the run's folder; by default runs/ENV/ALGO/SEED")
     command.add_argument("--eval-every", type=whole_number, help="steps between evaluations; by default 50 in a run")
     command.add_argument("--eval-episodes", type=whole_number, help=f"per evaluation and mode ({DEFAULT_EPISODES})")
@@ -143,7 +143,7 @@ def train(options: argparse.Namespace) -> None:
     resuming = options.resume is not None
     model, finished = runs.train(config, folder, options.line, resuming, wandb_project=options.wandb)
     if not finished:
-        print(f"Stopped after {model.iteration} iterations. Continue with: staq train --resume {folder}")
+        print(f"Stopped after {model.num_timesteps} steps. Continue with: staq train --resume {folder}")
         return
     from staq.plots import learning_curves
 
@@ -249,10 +249,11 @@ def info(options: argparse.Namespace) -> None:
     for extra, module in {
         "minatar": "minatar",
         "box2d": "Box2D",
+        "rivals": "sb3_contrib",
         "mujoco": "mujoco",
         "wandb": "wandb",
     }.items():
-        found = importlib.util.find_spec(module) is not None
+        found = _has(module)
         print(f"{'extra ' + extra:20} {'installed' if found else f'pip install staq[{extra}]'}")
     for name in presets.names():
         print(f"{'preset ' + name:20} {presets.load(name).title}")
@@ -281,12 +282,14 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
     """A new run."""
     if options.env is None:
         raise ValueError("Name an environment, as in: staq train CartPole-v1 (or --resume RUN).")
-    preset = presets.load(options.preset) if options.preset else presets.for_environment(options.env)
     algo = options.algo or "staq"
+    preset = presets.load(options.preset) if options.preset else presets.for_environment(options.env, algo)
+    if algo not in preset.algorithms:
+        raise ValueError(f"The preset {preset.name} is for {', '.join(preset.algorithms)}, not for {algo}.")
     hyperparameters = preset.hyperparameters | _overrides(options)
     presets.check_hyperparameters(hyperparameters, algo)
     timesteps, seed = options.timesteps or preset.timesteps, options.seed or 0
-    interval = hyperparameters.get("policy_update_interval", presets.defaults()["policy_update_interval"])
+    interval = (presets.defaults(algo) | hyperparameters).get("policy_update_interval", 1)
     default_every = max(timesteps // 50, 2 * interval if isinstance(interval, int) else 1)
     config = Config(
         env=options.env,
@@ -295,7 +298,7 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
         preset=preset.name,
         timesteps=timesteps,
         seed=seed,
-        n_envs=options.n_envs or DEFAULT_N_ENVS,
+        n_envs=options.n_envs or preset.n_envs,
         eval_every=options.eval_every or default_every,
         eval_episodes=options.eval_episodes or DEFAULT_EPISODES,
         threads=options.threads or torch.get_num_threads(),
@@ -329,13 +332,18 @@ def _overrides(options: argparse.Namespace) -> dict[str, Any]:
     return {name.removeprefix(OVERRIDE): value for name, value in prefixed.items() if value is not UNSET}
 
 
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
 def _hyperparameter_help() -> dict[str, str]:
     """Default of every hyperparameter, and whose it is where not all algorithms have it."""
     helps: dict[str, str] = {}
-    for algo in FAMILY:
-        for name, default in presets.defaults(algo).items():
-            owners = [a for a in FAMILY if name in presets.defaults(a)]
-            of = "" if len(owners) == len(FAMILY) else f" ({', '.join(owners)})"
+    every = {algo: presets.defaults(algo) for algo in presets.algorithms() if algo != "trpo" or _has("sb3_contrib")}
+    for defaults in every.values():
+        for name, default in defaults.items():
+            owners = [algo for algo, its in every.items() if name in its]
+            of = "" if len(owners) == len(every) else f" ({', '.join(owners)})"
             helps.setdefault(name, f"{default}{of}")
     return helps
 
@@ -385,6 +393,7 @@ def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str]:
     from staq.export import DESCRIPTION, load_policy
 
     path: Path = options.run
+    policy: Any
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist.")
     if path.is_file():
@@ -397,6 +406,15 @@ def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str]:
             policy, environment = StaQ.load(path, device="cpu").policy, None
         except Exception as error:  # unpickling a foreign file can fail in any way
             raise ValueError(f"{path} is not a model saved by StaQ ({type(error).__name__}: {error}).") from error
+    elif (path / "config.json").exists() and Config.load(path).algo in RIVALS:
+        from staq.runs import trained_player
+
+        config, inner = Config.load(path), path / ("best_model" if options.best else "model")
+        if not inner.exists():
+            raise FileNotFoundError(
+                f"{path} holds no {inner.name}: is the run finished? (--best takes the best so far)"
+            )
+        policy, environment = trained_player(config, inner), config.env
     else:
         inner = path / ("best_model" if options.best else "model")
         if not (path / DESCRIPTION).exists() and not inner.exists():

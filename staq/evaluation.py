@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import csv
+import time
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.type_aliases import PolicyPredictor
 from stable_baselines3.common.vec_env import VecEnv
 
 from staq.algorithm import PolicyMirrorDescent
+from staq.rivals.checkpoint import save_parameters
+from staq.rivals.player import Player
 
 ROWS, SB3_ROWS = "evaluations.csv", "evaluations.npz"
 
 
 class SamplingPolicy(PolicyPredictor, Protocol):
-    """A policy that draws its actions from a generator of its own."""
+    """A policy whose draws can be seeded for a while."""
 
-    sampling: torch.Generator
+    def seeded(self, seed: int) -> AbstractContextManager[None]: ...
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,8 @@ def returns(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns and lengths of whole episodes. They depend on the seed and the policy, and change neither."""
     env.seed(seed)
-    before = policy.sampling.get_state()
-    policy.sampling.manual_seed(seed)
-    try:
+    with policy.seeded(seed):
         rewards, lengths = evaluate_policy(policy, env, episodes, deterministic=greedy, return_episode_rewards=True)
-    finally:
-        policy.sampling.set_state(before)
     return np.array(rewards), np.array(lengths)
 
 
@@ -67,8 +67,6 @@ class Evaluations(BaseCallback):
     :param every: environment steps between two evaluations
     :param episodes: per evaluation and mode
     """
-
-    model: PolicyMirrorDescent
 
     def __init__(self, env: VecEnv, folder: Path, every: int, episodes: int, seed: int) -> None:
         super().__init__()
@@ -97,7 +95,7 @@ class Evaluations(BaseCallback):
         self._evaluate_if_due()
 
     def _on_training_end(self) -> None:
-        if self.model.at_boundary:
+        if getattr(self.model, "at_boundary", True):
             self._evaluate_if_due()
 
     def _evaluate_if_due(self) -> None:
@@ -109,10 +107,11 @@ class Evaluations(BaseCallback):
         """One row per mode; the best greedy policy so far is exported."""
         best = max((r.mean() for r, _ in self.greedy.values()), default=-np.inf)
         seed = int(np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)[0])
-        seconds = self.seconds_before + self.model.seconds_learning
+        seconds = self.seconds_before + (time.time_ns() - self.model.start_time) / 1e9
+        player = player_of(self.model)
         rows = []
         for mode in ("greedy", "stochastic"):
-            rewards, lengths = returns(self.model.policy, self.env, self.episodes, mode == "greedy", seed)
+            rewards, lengths = returns(player, self.env, self.episodes, mode == "greedy", seed)
             row = Evaluation(
                 timesteps=self.num_timesteps,
                 mode=mode,
@@ -139,7 +138,20 @@ class Evaluations(BaseCallback):
         )
         partial.replace(self.folder / SB3_ROWS)
         if rows[0].mean > best:
-            self.model.export(self.folder / "best_model")
+            save_policy(self.model, self.folder / "best_model")
+
+
+def player_of(model: BaseAlgorithm) -> SamplingPolicy:
+    """What plays for a model: our policies themselves, SB3's models with their exploration."""
+    return model.policy if isinstance(model, PolicyMirrorDescent) else Player(model)
+
+
+def save_policy(model: BaseAlgorithm, folder: Path) -> None:
+    """The policy as data: an export of ours, the parameters of SB3's, whose run has the rest."""
+    if isinstance(model, PolicyMirrorDescent):
+        model.export(folder)
+    else:
+        save_parameters(model, folder)
 
 
 def read_rows(folder: Path) -> list[Evaluation]:

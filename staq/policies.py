@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,16 @@ class StaQPolicy(BasePolicy):
         # Sampled where the generator lives, so that a seed gives the same actions on every device.
         drawn = torch.multinomial(logits.softmax(-1).cpu(), 1, generator=self.sampling)
         return drawn.squeeze(-1) + self.first_action
+
+    @contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """Draws actions by ``seed`` meanwhile, and goes on afterwards as if nothing had been drawn."""
+        before = self.sampling.get_state()
+        self.sampling.manual_seed(seed)
+        try:
+            yield
+        finally:
+            self.sampling.set_state(before)
 
     def forward(self, obs: torch.Tensor, deterministic: bool = True) -> torch.Tensor:
         return self._predict(obs, deterministic)

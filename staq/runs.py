@@ -27,19 +27,29 @@ from typing import Any, Self
 
 import gymnasium
 import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import CSVOutputFormat, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.monitor import ResultsWriter
-from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 from tqdm import tqdm
 
 from staq.algorithm import PolicyMirrorDescent
 from staq.checkpoint import Checkpoints, newest_state, resume
-from staq.evaluation import Evaluations, returns
+from staq.evaluation import Evaluations, player_of, returns, save_policy
 from staq.family import FAMILY
+from staq.rivals import RIVALS
+from staq.rivals import build as build_rival
+from staq.rivals.checkpoint import RivalCheckpoints, load_parameters, resume_rival
+from staq.rivals.player import Player
 from staq.version import __version__
 
 EXTRA_OF = {"MinAtar": "minatar", "Box2D": "box2d", "box2d": "box2d", "mujoco": "mujoco", "MuJoCo": "mujoco"}
+
+RIVALS_SAVE_EVERY = 5000
+"""Environment steps between two checkpoints of an algorithm that has no iterations of ours."""
+PROGRESS_EVERY = 200
+"""Environment steps between two looks at the progress bar."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +131,7 @@ def make_env(env_id: str, render_mode: str | None = None) -> gymnasium.Env[Any, 
 
 def train(
     config: Config, folder: Path, command: str, resuming: bool = False, wandb_project: str | None = None
-) -> tuple[PolicyMirrorDescent, bool]:
+) -> tuple[BaseAlgorithm, bool]:
     """Runs a configuration into a folder, or continues the run that is there.
 
     :param command: what the user typed, for the record
@@ -137,9 +147,7 @@ def train(
         closing.callback(env.close)
         eval_env = make_envs(config.env, config.eval_episodes)
         closing.callback(eval_env.close)
-        model = FAMILY[config.algo](
-            config.policy, env, seed=config.seed, device=config.device, **config.hyperparameters
-        )
+        model = build(config, env)
         closing.enter_context(_weights_and_biases(wandb_project, config))
         # All that can be wrong with a configuration is known by now: only then is anything written.
         if resuming:
@@ -155,8 +163,10 @@ def train(
             header={"t_start": env.t_start, "env_id": config.env},
             override_existing=not resuming,
         )
-        if resuming:
+        if resuming and isinstance(model, PolicyMirrorDescent):
             resume(model, checkpoints)
+        elif resuming:
+            resume_rival(model, checkpoints)
         logger = _logger(folder, append=resuming)
         closing.callback(logger.close)
         model.set_logger(logger)
@@ -164,20 +174,40 @@ def train(
         if resuming:
             evaluations.resume_at(step)
         interrupt = closing.enter_context(Interrupt())
+        saving: BaseCallback = Checkpoints(checkpoints)
+        if config.algo in RIVALS:
+            saving = RivalCheckpoints(checkpoints, RIVALS_SAVE_EVERY, lambda: interrupt.requested)
         model.learn(
             config.timesteps - model.num_timesteps,
-            callback=[evaluations, Checkpoints(checkpoints), Progress(config), interrupt],
+            callback=[evaluations, saving, Progress(config), interrupt],
             reset_num_timesteps=not resuming,
         )
         if not interrupt.stopped:
-            model.export(folder / "model")
+            save_policy(model, folder / "model")
     return model, not interrupt.stopped
 
 
-def final_evaluation(model: PolicyMirrorDescent, config: Config, episodes: int) -> tuple[float, float]:
+def build(config: Config, env: VecEnv) -> BaseAlgorithm:
+    """The model that a configuration describes."""
+    if config.algo in FAMILY:
+        algorithm = FAMILY[config.algo]
+        return algorithm(config.policy, env, seed=config.seed, device=config.device, **config.hyperparameters)
+    return build_rival(
+        config.algo, config.policy, env, config.hyperparameters, config.timesteps, config.seed, config.device
+    )
+
+
+def trained_player(config: Config, folder: Path) -> Player:
+    """The rival whose parameters a run saved in ``folder``."""
+    model = build(config, make_envs(config.env, 1))
+    load_parameters(model, folder)
+    return Player(model)
+
+
+def final_evaluation(model: BaseAlgorithm, config: Config, episodes: int) -> tuple[float, float]:
     """Greedy mean and minimum over fresh episodes."""
     env = make_envs(config.env, min(episodes, 20))
-    rewards, _ = returns(model.policy, env, episodes, greedy=True, seed=config.seed + 1_000_003)
+    rewards, _ = returns(player_of(model), env, episodes, greedy=True, seed=config.seed + 1_000_003)
     env.close()
     return float(rewards.mean()), float(rewards.min())
 
@@ -188,6 +218,7 @@ class Progress(BaseCallback):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.shown = 0
 
     def _on_training_start(self) -> None:
         self.bar = tqdm(
@@ -204,20 +235,22 @@ class Progress(BaseCallback):
         return True
 
     def _on_rollout_start(self) -> None:
-        self._show()
+        if self.num_timesteps >= self.shown + PROGRESS_EVERY:
+            self._show()
 
     def _on_training_end(self) -> None:
         self._show()
         self.bar.close()
 
     def _show(self) -> None:
-        assert isinstance(self.model, PolicyMirrorDescent)
+        self.shown = self.num_timesteps
         shown = {}
         if self.model.ep_info_buffer:
             episodes = [episode["r"] for episode in self.model.ep_info_buffer]
             shown["return"] = f"{sum(episodes) / len(episodes):.1f}"
-        if self.model.policy_entropy is not None:
-            shown["entropy"] = f"{self.model.policy_entropy:.2f}"
+        entropy = getattr(self.model, "policy_entropy", None)
+        if entropy is not None:
+            shown["entropy"] = f"{entropy:.2f}"
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update(min(self.num_timesteps, self.config.timesteps) - self.bar.n)
 

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from staq.policies import StaQPolicy
+from staq.rivals.player import Player
 from staq.runs import make_env
 
 PANEL_WIDTH, HEIGHT = 240, 320
@@ -22,7 +23,7 @@ ACTION_NAMES = {
 }
 
 
-def film(policy: StaQPolicy, env_id: str, out: Path, episodes: int, greedy: bool, seed: int) -> list[float]:
+def film(policy: StaQPolicy | Player, env_id: str, out: Path, episodes: int, greedy: bool, seed: int) -> list[float]:
     """Plays whole episodes into an MP4 or GIF (by the name's ending) and returns their returns."""
     if out.suffix not in (".mp4", ".gif"):
         raise ValueError(f"{out} must end in .mp4 or .gif.")
@@ -31,9 +32,8 @@ def film(policy: StaQPolicy, env_id: str, out: Path, episodes: int, greedy: bool
     fps = int(env.metadata.get("render_fps") or 30)
     options = {"fps": fps, "macro_block_size": 2} if out.suffix == ".mp4" else {"duration": 1000 / fps, "loop": 0}
     scores = []
-    policy.sampling.manual_seed(seed)
     writer: Any = imageio.get_writer(out, **options)
-    with writer:
+    with writer, policy.seeded(seed):
         for episode in range(episodes):
             obs, _ = env.reset(seed=seed + episode)
             score, ended = 0.0, False

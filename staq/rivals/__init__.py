@@ -29,7 +29,8 @@ def class_of(algo: str) -> type[BaseAlgorithm]:
         except ImportError as error:
             raise ModuleNotFoundError("TRPO is in sb3-contrib: pip install 'staq[rivals]'") from error
         return TRPO
-    return {"dqn": DQN, "m-dqn": MDQN, "ppo": PPO}[algo]
+    classes: dict[str, type[BaseAlgorithm]] = {"dqn": DQN, "m-dqn": MDQN, "ppo": PPO}
+    return classes[algo]
 
 
 def build(

@@ -1,0 +1,162 @@
+"""Checkpoints of stable-baselines3 models: data only, incremental, as exact as their environments allow."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from staq.checkpoint import FORMAT, KEPT_STATES, files_of, newest_state, read, write_atomically
+from staq.envs.snapshot import CannotRestore, restore, restores_exactly, snapshot
+from staq.rivals.player import random_state, set_random_state
+
+PARAMETERS = "parameters.pt"
+TRANSITION = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+_COUNTERS = ("num_timesteps", "_episode_num", "_n_updates", "_n_calls", "exploration_rate")
+
+
+class RivalCheckpoints(BaseCallback):
+    """Writes a checkpoint every so many steps, between two rollouts, for ``resume_rival``.
+
+    :param asked: whether one is wanted at once, such as before a run is stopped
+    """
+
+    def __init__(self, folder: Path, every: int, asked: Callable[[], bool]) -> None:
+        super().__init__()
+        self.folder, self.every, self.asked = folder, every, asked
+        self.written = 0
+        self.segments: list[tuple[str, int]] = []  # files of replayed steps and their lengths, oldest first
+        self.kept: list[set[str]] = []
+
+    def _init_callback(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.env_restores = restores_exactly(self.training_env)
+        self.written = self.model.num_timesteps
+        if any(self.folder.glob("state-*.pt")):
+            state = newest_state(self.folder)
+            self.segments = [(name, rows) for name, rows in state["replay"]["segments"]]
+            self.kept = [files_of(state)]
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        due = self.num_timesteps - self.written >= self.every
+        if due or (self.asked() and self.num_timesteps > self.written):
+            self.write()
+
+    def _on_training_end(self) -> None:
+        if not self.asked() and self.num_timesteps > self.written:
+            self.write()
+
+    def write(self) -> None:
+        """One checkpoint of the model as it is."""
+        step = self.num_timesteps
+        replay: dict[str, Any] = {"segments": []}
+        if isinstance(self.model, OffPolicyAlgorithm):
+            buffer = self.model.replay_buffer
+            assert buffer is not None
+            new = min((step - self.written) // buffer.n_envs, buffer.size())
+            name = f"replay-{step:09d}.pt"
+            rows = (buffer.pos - new + np.arange(new)) % buffer.buffer_size
+            arrays = {part: torch.from_numpy(getattr(buffer, part)[rows]) for part in TRANSITION}
+            write_atomically(self.folder / name, arrays)
+            self.segments.append((name, new))
+            while len(self.segments) > 1 and sum(n for _, n in self.segments[1:]) >= buffer.size():
+                self.segments.pop(0)
+            replay = {"pos": buffer.pos, "full": buffer.full, "segments": [list(s) for s in self.segments]}
+        state = _state_of(self.model, replay, self.env_restores)
+        write_atomically(self.folder / f"state-{step:09d}.pt", state)
+        self.written = step
+        self.kept = [*self.kept, files_of(state)][-KEPT_STATES:]
+        used = set().union(*self.kept)
+        for path in self.folder.iterdir():
+            if re.fullmatch(r"(state|replay)-\d+\.pt(\.partial)?", path.name) and path.name not in used:
+                path.unlink()
+
+
+def resume_rival(model: BaseAlgorithm, folder: Path) -> None:
+    """Puts a model, built from the same configuration, where the newest checkpoint was taken."""
+    state = newest_state(folder)
+    model.set_parameters(state["parameters"])
+    for name, value in state["attributes"].items():
+        setattr(model, name, value)
+    if isinstance(model, OffPolicyAlgorithm):
+        assert model.replay_buffer is not None
+        _restore_replay(model.replay_buffer, state["replay"], folder)
+    assert model.env is not None
+    model.env.reset()  # some parts of an environment are made at its first reset
+    model._last_obs = state["last_obs"]
+    model._last_episode_starts = state["episode_starts"]
+    model.ep_info_buffer = model.ep_info_buffer or _window(model)
+    assert model.ep_info_buffer is not None
+    model.ep_info_buffer.extend(state["episodes"])
+    try:
+        if state["env"] is None:
+            raise CannotRestore("their state is not plain data")
+        restore(model.env, state["env"])
+    except CannotRestore as reason:
+        model._last_obs = model.env.reset()  # type: ignore[assignment]
+        model._last_episode_starts = np.ones(model.n_envs, dtype=bool)
+        warnings.warn(f"The environments begin new episodes, since {reason}; all else is as it was.", stacklevel=2)
+    set_random_state(model, state["random"])
+
+
+def save_parameters(model: BaseAlgorithm, folder: Path) -> None:
+    """What is needed to play a model whose configuration is known, as data only."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"policy": model.policy.state_dict(), "exploration_rate": getattr(model, "exploration_rate", 0.0)}
+    write_atomically(folder / PARAMETERS, content)
+
+
+def load_parameters(model: BaseAlgorithm, folder: Path) -> None:
+    content = read(folder / PARAMETERS)
+    model.policy.load_state_dict(content["policy"])
+    if hasattr(model, "exploration_rate"):
+        model.exploration_rate = content["exploration_rate"]
+
+
+def _state_of(model: BaseAlgorithm, replay: dict[str, Any], with_env: bool) -> dict[str, Any]:
+    assert model.ep_info_buffer is not None
+    starts = model._last_episode_starts
+    return {
+        "format": FORMAT,
+        "counters": {
+            "iteration": model.num_timesteps,  # by which its file is named
+            "num_timesteps": model.num_timesteps,
+            "_episode_num": model._episode_num,
+        },
+        "attributes": {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)},
+        "parameters": model.get_parameters(),
+        "update": {"frozen": []},
+        "replay": replay,
+        "random": random_state(model),
+        "episodes": snapshot(list(model.ep_info_buffer)) or [],
+        "last_obs": np.array(model._last_obs),
+        "episode_starts": None if starts is None else np.array(starts),
+        "env": snapshot(model.env) if with_env else None,
+    }
+
+
+def _restore_replay(buffer: ReplayBuffer, state: dict[str, Any], folder: Path) -> None:
+    buffer.pos, buffer.full = state["pos"], state["full"]
+    segments = [read(folder / name) for name, _ in state["segments"]]
+    size = buffer.size()
+    rows = (buffer.pos - size + np.arange(size)) % buffer.buffer_size  # oldest first
+    for part in TRANSITION:
+        getattr(buffer, part)[rows] = torch.cat([segment[part] for segment in segments])[-size:].numpy()
+
+
+def _window(model: BaseAlgorithm) -> Any:
+    from collections import deque
+
+    return deque(maxlen=model._stats_window_size)

@@ -1,0 +1,73 @@
+"""A rival's policy, as evaluations and films see it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3 import DQN
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+
+class Player:
+    """Plays a model greedily or as it explores: DQN by its ε, PPO and TRPO by their policy."""
+
+    first_action = 0
+
+    def __init__(self, model: BaseAlgorithm) -> None:
+        self.model = model
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> Any:
+        return self.model.predict(observation, state, episode_start, deterministic)
+
+    @torch.no_grad()
+    def action_probabilities(self, observation: np.ndarray) -> np.ndarray:
+        """π(·|s). → [B, A], or [A] for a single observation"""
+        policy: Any = self.model.policy
+        obs, vectorized = policy.obs_to_tensor(observation)
+        if isinstance(self.model, DQN):
+            q, epsilon = self.model.q_net(obs), self.model.exploration_rate
+            likeliest = torch.nn.functional.one_hot(q.argmax(-1), q.shape[-1])
+            probabilities = (1 - epsilon) * likeliest + epsilon / q.shape[-1]
+        else:
+            probabilities = policy.get_distribution(obs).distribution.probs
+        found: np.ndarray = probabilities.cpu().numpy()
+        return found if vectorized else found[0]
+
+    @contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """Draws by ``seed`` meanwhile; the run's own draws, which SB3 takes from global generators, go on as before."""
+        before = random_state(self.model)
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002  # where SB3 draws from
+        self.model.action_space.seed(seed)
+        try:
+            yield
+        finally:
+            set_random_state(self.model, before)
+
+
+def random_state(model: BaseAlgorithm) -> dict[str, Any]:
+    """Every generator that a model of SB3 draws from, as plain data."""
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002
+    return {
+        "torch": torch.get_rng_state(),
+        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
+        "python": random.getstate(),
+        "actions": model.action_space.np_random.bit_generator.state,
+    }
+
+
+def set_random_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    model.action_space.np_random.bit_generator.state = state["actions"]
