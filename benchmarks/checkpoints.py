@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.scenario import full_model, measured, stack_of
+from benchmarks.scenario import full_model, measured
 from staq import Checkpoints
 
 
@@ -31,9 +31,9 @@ def main() -> None:
             checkpoints.write()
             seconds.append(time.perf_counter() - start)
         disk = sum(path.stat().st_size for path in Path(name).iterdir())
-    stack, replay = stack_of(model), model.replay
+    update, replay = model.policy.policy_update, model.replay
     tensors = [getattr(replay, part) for part in (*replay.TRANSITION, "accumulated")]
-    tensors += [w for push in stack.kept_pushes for w in stack.ensemble(push).values()]
+    tensors += [w for name in update.frozen_names() for w in update.frozen(name).values()]
     tensors += list(model.policy.q_net.parameters()) * 3  # Adam keeps two moments of each
     state = sum(t.numel() * t.element_size() for t in tensors)
     print(

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.scenario import MeasuredStaQ, full_model
+from benchmarks.scenario import full_model
+from staq.algorithm import PolicyMirrorDescent
+from staq.family import FAMILY
 
 ACTS = ("collect", "evaluate", "improve")
 STEPS = 400
@@ -19,11 +21,12 @@ STEPS = 400
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env", nargs="?", default="MinAtar/SpaceInvaders-v1")
+    parser.add_argument("--algo", choices=list(FAMILY), default="staq")
     parser.add_argument("--memory-size", type=int, default=300)
     parser.add_argument("--rows", type=int, default=15, help="operators per act")
     parser.add_argument("--trace", type=Path, help="a file for Perfetto or chrome://tracing")
     options = parser.parse_args()
-    model = full_model(options.env, options.memory_size)
+    model = full_model(options.env, options.memory_size, algo=options.algo)
     model.policy_update_interval = STEPS
     model.learn(STEPS, reset_num_timesteps=False, log_interval=None)
     profiled = {act: profile(activities=[ProfilerActivity.CPU], record_shapes=True) for act in ACTS}
@@ -38,7 +41,7 @@ def main() -> None:
         profiled["evaluate"].export_chrome_trace(str(options.trace))
 
 
-def around(model: MeasuredStaQ, act: str, profiler: profile) -> None:
+def around(model: PolicyMirrorDescent, act: str, profiler: profile) -> None:
     """Profiles one act of the loop."""
     method = getattr(model, act)
 

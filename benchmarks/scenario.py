@@ -1,6 +1,7 @@
-"""StaQ deep in a run, stack and replay full, timed phase by phase.
+"""StaQ, or a relative, deep in a run, stack and replay full, timed phase by phase.
 
     python -m benchmarks.scenario CartPole-v1 --memory-size 300
+    python -m benchmarks.scenario CartPole-v1 --algo ac-mproj
 
 One process per scenario, so that its peak memory is its own. The last line is JSON: milliseconds per environment
 step of each phase, and the peak memory.
@@ -16,10 +17,12 @@ import time
 from typing import Any
 
 import torch
+from stable_baselines3.common.callbacks import BaseCallback
 
 from staq import StaQ, presets
+from staq.algorithm import PolicyMirrorDescent
+from staq.family import FAMILY
 from staq.q_networks import ConvMlp, QEnsemble
-from staq.q_stack import QStack
 from staq.runs import make_envs
 from staq.updates import StackUpdate
 
@@ -28,12 +31,19 @@ N_CRITICS, BATCH_SIZE, BUFFER_SIZE, INTERVAL, WINDOW = 2, 256, 50_000, 5000, 200
 PHASES = ("acting", "env", "targets", "gradient", "refresh", "push")
 
 
-class MeasuredStaQ(StaQ):
-    """Keeps the seconds of every iteration's phases instead of logging them."""
+Phases = dict[str, float]
 
-    def report(self, log_interval: int | None) -> None:
-        self.iterations: list[dict[str, float]] = [*getattr(self, "iterations", []), self.phase_seconds]
-        self.phase_seconds = {}
+
+def keep_phases(model: PolicyMirrorDescent) -> list[Phases]:
+    """Makes a model keep the seconds of every iteration's phases instead of logging them."""
+    iterations: list[Phases] = []
+
+    def report(log_interval: int | None) -> None:
+        iterations.append(model.phase_seconds)
+        model.phase_seconds = {}
+
+    model.report = report  # type: ignore[method-assign]
+    return iterations
 
 
 class Timed:
@@ -64,40 +74,43 @@ def network(env_id: str) -> ConvMlp:
 
 
 def full_model(
-    env_id: str, memory_size: int, n_envs: int = 50, width: int | None = None, **settings: Any
-) -> MeasuredStaQ:
+    env_id: str,
+    memory_size: int = 300,
+    n_envs: int = 50,
+    width: int | None = None,
+    algo: str = "staq",
+    **settings: Any,
+) -> PolicyMirrorDescent:
     """A model as it is deep in a run: M random networks on the stack, the replay full of one iteration's states."""
     preset = presets.for_environment(env_id)
     if width is not None:
         settings["policy_kwargs"] = {"net_arch": [width] if preset.policy == "CnnPolicy" else [width, width]}
-    model = MeasuredStaQ(
-        preset.policy,
-        make_envs(env_id, n_envs),
-        memory_size=memory_size,
-        gradient_steps=1,
-        seed=0,
-        device="cpu",
-        **(preset.hyperparameters | settings),
-    )
-    model.learn(INTERVAL)
-    replay, stack = model.replay, stack_of(model)
+    if algo == "staq":
+        settings["memory_size"] = memory_size
+    settings |= preset.hyperparameters | {"gradient_steps": 1, "seed": 0, "device": "cpu"}
+    model = FAMILY[algo](preset.policy, make_envs(env_id, n_envs), **settings)
+    model.collect(_started(model))
+    replay = model.replay
     for name in (*replay.TRANSITION, "accumulated"):
         rows = getattr(replay, name)
         rows[:] = rows[torch.arange(len(rows)) % INTERVAL]
     replay.full, replay.pos = True, 0
-    random = [QEnsemble(model.policy.architecture, N_CRITICS).weights] * memory_size
-    stack.restore(memory_size, [model.step_size.beta**i for i in range(memory_size)], stack.prefactor, random)
+    update = model.policy.policy_update
+    if isinstance(update, StackUpdate):
+        stack = update.stack
+        random = [QEnsemble(model.policy.architecture, N_CRITICS).weights] * memory_size
+        stack.restore(memory_size, [model.step_size.beta**i for i in range(memory_size)], stack.prefactor, random)
+    model._begin_iteration()
     model.gradient_steps = -1
     return model
 
 
-def stack_of(model: StaQ) -> QStack:
-    update = model.policy.policy_update
-    assert isinstance(update, StackUpdate)
-    return update.stack
+def _started(model: PolicyMirrorDescent) -> BaseCallback:
+    _, callback = model._setup_learn(INTERVAL)
+    return callback
 
 
-def measured(model: MeasuredStaQ, steps: int, samples: int) -> dict[str, float]:
+def measured(model: PolicyMirrorDescent, steps: int, samples: int) -> Phases:
     """Milliseconds per environment step of each phase: the median of shortened iterations, after one to warm up.
 
     A shortened iteration collects and learns for ``steps`` steps but improves the policy once, as a whole one
@@ -105,12 +118,13 @@ def measured(model: MeasuredStaQ, steps: int, samples: int) -> dict[str, float]:
     """
     model.policy_update_interval = steps
     assert model.env is not None
-    env, push = Timed(model.env, "step"), Timed(stack_of(model), "push")
-    found: list[dict[str, float]] = []
+    update, iterations = model.policy.policy_update, keep_phases(model)
+    env = Timed(model.env, "step")
+    push = Timed(update.stack, "push") if isinstance(update, StackUpdate) else None
+    found: list[Phases] = []
     for _ in range(samples + 1):
         model.learn(steps, reset_num_timesteps=False, log_interval=None)
-        spent = model.iterations[-1]
-        in_env, in_push = env.take(), push.take()
+        spent, in_env, in_push = iterations[-1], env.take(), 0.0 if push is None else push.take()
         found.append(
             {
                 "acting": (spent["collect"] - in_env) / steps,
@@ -132,6 +146,7 @@ def peak_memory() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env")
+    parser.add_argument("--algo", choices=list(FAMILY), default="staq")
     parser.add_argument("--memory-size", type=int, default=300)
     parser.add_argument("--n-envs", type=int, default=50)
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE)

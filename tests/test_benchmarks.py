@@ -12,7 +12,7 @@ from benchmarks.floor import gemm_rate, step_flops
 from benchmarks.plain import phases
 from benchmarks.report import BEGIN, END, markdown, publish
 from benchmarks.sb3_dqn import step_ms
-from benchmarks.scenario import PHASES, full_model, measured, stack_of
+from benchmarks.scenario import PHASES, full_model, measured
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,13 +29,18 @@ def test_flops_of_a_step() -> None:
 
 def test_a_scenario_is_full_and_every_phase_is_timed() -> None:
     model = full_model("CartPole-v1", memory_size=7, n_envs=10, width=8)
-    assert len(stack_of(model)) == 7
+    assert len(model.policy.policy_update.frozen_names()) == 7
     assert model.replay.full
     assert not torch.equal(model.replay.observations[0], model.replay.observations[1])
     ms = measured(model, steps=20, samples=1)
     assert set(ms) == set(PHASES)
     assert all(value > 0 for value in ms.values())
-    assert len(stack_of(model)) == 7
+    assert len(model.policy.policy_update.frozen_names()) == 7
+
+
+def test_relatives_are_scenarios_too() -> None:
+    model = full_model("CartPole-v1", n_envs=10, width=8, algo="ac-mproj", actor_steps=20)
+    assert measured(model, steps=20, samples=1)["refresh"] > 0
 
 
 @pytest.mark.parametrize("layers", ["vmap", "batched"])
