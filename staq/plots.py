@@ -22,6 +22,19 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 Kind = tuple[tuple[str, str], ...]
 
 
+TITLES = {
+    "exact-pmd": "exact PMD",
+    "ac-nokl": "AC-NoKL (SAC)",
+    "ac-mproj": "AC-MProj (ECPO)",
+    "ac-directopt": "AC-DirectOpt (MDPO)",
+    "natgrad": "NatGrad + LS (TRPO)",
+    "dqn": "DQN",
+    "m-dqn": "M-DQN",
+    "ppo": "PPO",
+    "trpo": "TRPO",
+}
+
+
 def learning_curves(runs: list[Path], out: Path, mode: str = "greedy") -> list[str]:
     """One panel per environment, one line per kind of run: its mean and 95 % interval over seeds.
 
@@ -100,20 +113,22 @@ def _draw(axis: Any, curve: Curve, colour: str) -> None:
 
 def kind_of(config: Config) -> Kind:
     """What makes two runs comparable as seeds of one another: every setting that training depends on but the seed."""
-    settings = defaults() | config.hyperparameters | {"policy": config.policy, "n_envs": config.n_envs}
+    own = {"algo": config.algo, "policy": config.policy, "n_envs": config.n_envs}
+    settings = defaults(config.algo) | config.hyperparameters | own
     return tuple(sorted((name, str(value)) for name, value in settings.items()))
 
 
 def labels_of(kinds: list[dict[str, str]]) -> list[str]:
-    """A name for each kind of run: its memory, and whatever else tells it from the others."""
-    names = sorted(set().union(*kinds) - {"memory_size"})
-    different = [name for name in names if len({kind[name] for kind in kinds}) > 1]
-    return [
-        ", ".join(
-            [
-                "exact PMD" if kind["memory_size"] == "None" else f"StaQ M={kind['memory_size']}",
-                *(f"{name}={kind[name]}" for name in different),
-            ]
-        )
-        for kind in kinds
-    ]
+    """A name for each kind of run: its algorithm, and whatever tells it from others of the same algorithm."""
+    labels = []
+    for kind in kinds:
+        relatives = [other for other in kinds if _title(other) == _title(kind)]
+        differing = [name for name in sorted(kind) if len({other[name] for other in relatives}) > 1]
+        labels.append(", ".join([_title(kind), *(f"{name}={kind[name]}" for name in differing)]))
+    return labels
+
+
+def _title(kind: dict[str, str]) -> str:
+    if kind["algo"] == "staq" and kind["memory_size"] != "None":
+        return f"StaQ M={kind['memory_size']}"
+    return TITLES["exact-pmd" if kind["algo"] == "staq" else kind["algo"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ class RivalCheckpoints(BaseCallback):
             buffer = self.model.replay_buffer
             assert buffer is not None
             new = min((step - self.written) // buffer.n_envs, buffer.size())
-            name = f"replay-{step:09d}.pt"
+            name = f"replay-{step:06d}.pt"
             rows = (buffer.pos - new + np.arange(new)) % buffer.buffer_size
             arrays = {part: torch.from_numpy(getattr(buffer, part)[rows]) for part in TRANSITION}
             write_atomically(self.folder / name, arrays)
@@ -75,7 +76,7 @@ class RivalCheckpoints(BaseCallback):
                 self.segments.pop(0)
             replay = {"pos": buffer.pos, "full": buffer.full, "segments": [list(s) for s in self.segments]}
         state = _state_of(self.model, replay, self.env_restores)
-        write_atomically(self.folder / f"state-{step:09d}.pt", state)
+        write_atomically(self.folder / f"state-{step:06d}.pt", state)
         self.written = step
         self.kept = [*self.kept, files_of(state)][-KEPT_STATES:]
         used = set().union(*self.kept)
@@ -97,9 +98,8 @@ def resume_rival(model: BaseAlgorithm, folder: Path) -> None:
     model.env.reset()  # some parts of an environment are made at its first reset
     model._last_obs = state["last_obs"]
     model._last_episode_starts = state["episode_starts"]
-    model.ep_info_buffer = model.ep_info_buffer or _window(model)
-    assert model.ep_info_buffer is not None
-    model.ep_info_buffer.extend(state["episodes"])
+    model.ep_info_buffer = deque(state["episodes"], maxlen=model._stats_window_size)
+    model.ep_success_buffer = deque(state["successes"], maxlen=model._stats_window_size)
     try:
         if state["env"] is None:
             raise CannotRestore("their state is not plain data")
@@ -127,6 +127,7 @@ def load_parameters(model: BaseAlgorithm, folder: Path) -> None:
 
 def _state_of(model: BaseAlgorithm, replay: dict[str, Any], with_env: bool) -> dict[str, Any]:
     assert model.ep_info_buffer is not None
+    assert model.ep_success_buffer is not None
     starts = model._last_episode_starts
     return {
         "format": FORMAT,
@@ -141,6 +142,7 @@ def _state_of(model: BaseAlgorithm, replay: dict[str, Any], with_env: bool) -> d
         "replay": replay,
         "random": random_state(model),
         "episodes": snapshot(list(model.ep_info_buffer)) or [],
+        "successes": snapshot(list(model.ep_success_buffer)) or [],
         "last_obs": np.array(model._last_obs),
         "episode_starts": None if starts is None else np.array(starts),
         "env": snapshot(model.env) if with_env else None,
@@ -154,9 +156,3 @@ def _restore_replay(buffer: ReplayBuffer, state: dict[str, Any], folder: Path) -
     rows = (buffer.pos - size + np.arange(size)) % buffer.buffer_size  # oldest first
     for part in TRANSITION:
         getattr(buffer, part)[rows] = torch.cat([segment[part] for segment in segments])[-size:].numpy()
-
-
-def _window(model: BaseAlgorithm) -> Any:
-    from collections import deque
-
-    return deque(maxlen=model._stats_window_size)
