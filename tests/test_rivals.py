@@ -138,6 +138,9 @@ def test_a_resumed_rival_is_the_same_run(
         assert torch.equal(weight, parts[name]), name
     assert main(["eval", str(tmp_path / "parts"), "--episodes", "2"]) == 0
     assert main(["eval", str(tmp_path / "parts"), "--best", "--episodes", "2"]) == 0
+    assert main(["watch", str(tmp_path / "parts"), "--out", str(tmp_path / "film.gif")]) == 0
+    assert main(["plot", str(tmp_path / "whole"), str(tmp_path / "parts"), "--out", str(tmp_path / "plot.png")]) == 0
+    assert "2 seeds" in capsys.readouterr().out
 
 
 def _stop_at(step: int) -> Any:
