@@ -325,20 +325,20 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         steps = self.policy_update_interval if self.gradient_steps < 0 else self.gradient_steps
         self._update_learning_rate(self._optimizers())
         critics = backpropagation(self.policy.q_net, self.batch_size)
-        self._losses = torch.zeros(2, device=self.device)
+        self._losses, one = torch.zeros(3, device=self.device), torch.ones((), device=self.device)
         for start in range(0, steps, self.target_update_interval):
             with self._timed("targets"):
                 target_net.load_state_dict(self.policy.q_net.state_dict())
                 batches = replay.draw(min(self.target_update_interval, steps - start), self.batch_size)
                 targets = self._targets(batches)
+                taken = taken_actions(replay.actions[batches], self.n_actions)
             with self._timed("gradient"):
-                taken = []
-                for rows, target in zip(batches, targets, strict=True):
-                    taken.append(regress(critics, replay.observations[rows], replay.actions[rows], target))
+                for rows, actions, target in zip(batches, taken, targets, strict=True):
+                    q = regress(critics, replay.observations.index_select(0, rows), actions, target)
                     self.policy.optimizer.step()
-                # Summed on the device: nothing is read back while gradients are computed.
-                q = torch.stack(taken, dim=1)  # [E, steps, B]
-                self._losses += torch.stack([half_mse(q, targets), len(q[0]) * q.abs().mean()])
+                # Of the window's last batch, and summed on the device: nothing is read back between gradients.
+                q_taken = (q * taken[-1]).sum(1) * self.batch_size  # [E, B]
+                self._losses += torch.stack([half_mse(q_taken, targets[-1]), q_taken.abs().mean(), one])
         self._n_updates += steps
 
     def improve(self) -> None:
@@ -424,8 +424,8 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
                 )
 
     def _record_iteration(self) -> None:
-        steps = self.policy_update_interval if self.gradient_steps < 0 else self.gradient_steps
-        loss, mean_abs_q = (self._losses / max(steps, 1)).tolist()
+        loss, mean_abs_q, windows = self._losses.tolist()
+        loss, mean_abs_q = loss / max(windows, 1), mean_abs_q / max(windows, 1)
         self.logger.record("train/loss", loss)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("time/iterations", self.iteration, exclude="tensorboard")
@@ -526,13 +526,17 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         return [*super()._excluded_save_params(), "_generators", "_behaviour", "_losses"]
 
 
-def regress(critics: Backpropagation, obs: torch.Tensor, actions: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The gradient of ``half_mse`` (Eq. 13), and q of the actions taken. [B, ...], [B], [B] → [E, B]"""
+def taken_actions(actions: torch.Tensor, n_actions: int) -> torch.Tensor:
+    """1/B where an action was taken, else 0: what turns q − target into the gradient. [..., B] → [..., A, B]"""
+    shape = (*actions.shape[:-1], n_actions, actions.shape[-1])
+    return torch.zeros(shape, device=actions.device).scatter_(-2, actions.unsqueeze(-2), 1.0 / actions.shape[-1])
+
+
+def regress(critics: Backpropagation, obs: torch.Tensor, taken: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The gradient of ``half_mse`` (Eq. 13), and q of all actions. [B, ...], [A, B], [B] → [E, A, B]"""
     q = critics.forward(obs)
-    index = actions.expand(len(q), 1, -1)
-    taken = q.gather(1, index)  # [E, 1, B]
-    critics.backward(torch.zeros_like(q).scatter_(1, index, (taken - target).div_(len(target))))
-    return taken.squeeze(1)
+    critics.backward((q - target).mul_(taken))
+    return q
 
 
 def _derived_seeds(seed: int | None, n: int) -> list[int]:

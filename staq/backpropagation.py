@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from staq.q_networks import ConvMlp, QEnsemble
+from staq.q_networks import ConvMlp, FirstInput, QEnsemble
 
 
 class Backpropagation(Protocol):
@@ -50,64 +50,75 @@ class Autograd:
 
 
 class ClosedForm:
-    """Back-propagation through ReLU layers, written out, on buffers that are allocated once.
+    """Back-propagation through ReLU layers, written out, on buffers and views of them that are made once.
 
-    It skips autograd's bookkeeping and its fresh memory for every activation.
+    Between two large products everything small is slow, since nothing of it is left in a CPU's cache: what counts is
+    how few calls there are.
     """
 
     def __init__(self, ensemble: QEnsemble, batch_size: int) -> None:
         assert isinstance(ensemble.architecture, ConvMlp)
-        self.architecture = ensemble.architecture
-        self.batch_size = batch_size
-        self.weights: list[torch.Tensor] = []
-        self.biases: list[torch.Tensor] = []
-        self.weight_grads: list[torch.Tensor] = []
-        self.bias_grads: list[torch.Tensor] = []
-        self.activations: list[torch.Tensor] = []  # [E, rows, outputs] of every hidden layer
-        for name in (*self.architecture.trunk_shapes, "output"):
-            weight, bias = ensemble.weights[f"{name}.weight"], ensemble.weights[f"{name}.bias"]
-            weight.grad, bias.grad = torch.empty_like(weight), torch.empty_like(bias)
-            self.weights.append(weight.detach())
-            self.biases.append(bias.detach())
-            self.weight_grads.append(weight.grad)
-            self.bias_grads.append(bias.grad)
-            if name != "output":
-                rows = batch_size * (self.architecture.n_positions if name.startswith("conv") else 1)
-                self.activations.append(weight.new_empty(len(weight), rows, weight.shape[-1]))
-        # The error at a layer's output has the shape of that output.
-        self.errors = [torch.empty_like(activation) for activation in self.activations]
+        self.first_input = FirstInput(ensemble.architecture, batch_size, ensemble.device)
+        self.n_pieces = ensemble.architecture.n_positions
+        layers = []
+        seen = self.first_input.rows
+        for name in ensemble.architecture.trunk_shapes:
+            layers.append(HiddenLayer(ensemble, name, seen))
+            seen = layers[-1].activation
+        self.layers = layers
+        self.weight, bias, self.weight_grad, self.bias_grad = _with_gradient(ensemble, "output")
+        self.bias_column = bias.unsqueeze(-1)
+        self.hidden = seen.reshape(len(seen), batch_size, -1).expand(len(bias), -1, -1)  # [E, B, H]
+        self.hidden_as_columns = self.hidden.transpose(1, 2)
         self.outputs = bias.new_empty(*bias.shape, batch_size)
-        self.inputs: list[torch.Tensor] = []  # what each layer saw, [E, rows, inputs]
 
     @torch.no_grad()
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        x, self.inputs = self.architecture.first_input(obs), []
-        for weight, bias, activation in zip(self.weights, self.biases, self.activations, strict=False):
-            self.inputs.append(x.reshape(x.shape[0], -1, weight.shape[1]).expand(len(weight), -1, -1))
-            x = torch.baddbmm(bias.unsqueeze(1), self.inputs[-1], weight, out=activation).relu_()
-        self.inputs.append(x.view(x.shape[0], self.batch_size, -1).expand(len(self.outputs), -1, -1))
-        hidden = self.inputs[-1].transpose(1, 2)
-        return torch.baddbmm(self.biases[-1].unsqueeze(-1), self.weights[-1], hidden, out=self.outputs)
+        self.first_input.fill(obs)
+        for layer in self.layers:
+            torch.baddbmm(layer.bias_row, layer.seen, layer.weight, out=layer.activation).relu_()
+        return torch.baddbmm(self.bias_column, self.weight, self.hidden_as_columns, out=self.outputs)
 
     @torch.no_grad()
     def backward(self, error: torch.Tensor) -> None:
-        torch.sum(error, -1, out=self.bias_grads[-1])
-        torch.bmm(error, self.inputs[-1], out=self.weight_grads[-1])
-        above, weight = error.transpose(1, 2), self.weights[-1]  # [E, B, A], [E, A, H]
-        for i in range(len(self.activations) - 1, -1, -1):
-            below, seen = self.errors[i], self.inputs[i]
-            torch.bmm(above, weight, out=below.view(self.inputs[i + 1].shape))
+        torch.sum(error, -1, out=self.bias_grad)
+        torch.bmm(error, self.hidden, out=self.weight_grad)
+        above, weight = error.transpose(1, 2), self.weight  # [E, B, A], [E, A, H]
+        for i in range(len(self.layers) - 1, -1, -1):
+            layer = self.layers[i]
+            torch.bmm(above, weight, out=layer.error.view(*above.shape[:2], -1))
             # A rectified output is positive where it let its input through.
-            torch.ops.aten.threshold_backward.grad_input(below, self.activations[i], 0, grad_input=below)
-            torch.sum(below, 1, out=self.bias_grads[i])
+            torch.ops.aten.threshold_backward.grad_input(layer.error, layer.activation, 0, grad_input=layer.error)
+            torch.sum(layer.error, 1, out=layer.bias_grad)
             if i > 0:
-                torch.bmm(seen.transpose(1, 2), below, out=self.weight_grads[i])
-                above, weight = below, self.weights[i].transpose(1, 2)
+                torch.bmm(layer.seen_as_columns, layer.error, out=layer.weight_grad)
+                above, weight = layer.error, layer.weight_as_rows
             else:
-                self._first_weight_gradient(seen[0], below)
+                self._first_weight_gradient(layer)
 
-    def _first_weight_gradient(self, seen: torch.Tensor, error: torch.Tensor) -> None:
+    def _first_weight_gradient(self, layer: HiddenLayer) -> None:
         """Σ over rows in as many pieces as a convolution has positions: one long sum would keep one core busy."""
-        pieces = seen.view(self.architecture.n_positions, -1, seen.shape[-1]).transpose(1, 2)
-        for grad, error_of_network in zip(self.weight_grads[0], error, strict=True):
-            torch.sum(pieces @ error_of_network.view(len(pieces), -1, error.shape[-1]), 0, out=grad)
+        pieces = layer.seen[0].view(self.n_pieces, -1, layer.seen.shape[-1]).transpose(1, 2)
+        for grad, error in zip(layer.weight_grad, layer.error, strict=True):
+            torch.sum(torch.bmm(pieces, error.view(self.n_pieces, -1, error.shape[-1])), 0, out=grad)
+
+
+class HiddenLayer:
+    """One layer of E networks: weights, gradients, what it sees and what comes out, with views of them as needed."""
+
+    def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor) -> None:
+        weight, bias, self.weight_grad, self.bias_grad = _with_gradient(ensemble, name)
+        self.weight = weight
+        self.bias_row = bias.unsqueeze(1)
+        self.weight_as_rows = self.weight.transpose(1, 2)
+        self.seen = seen.view(len(seen), -1, weight.shape[1]).expand(len(weight), -1, -1)  # [E, rows, inputs]
+        self.seen_as_columns = self.seen.transpose(1, 2)
+        self.activation = weight.new_empty(*self.seen.shape[:2], weight.shape[-1])
+        self.error = torch.empty_like(self.activation)
+
+
+def _with_gradient(ensemble: QEnsemble, layer: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Weight and bias of a layer, without a graph, and their gradients, which the optimiser will find."""
+    weight, bias = ensemble.weights[f"{layer}.weight"], ensemble.weights[f"{layer}.bias"]
+    weight.grad, bias.grad = torch.empty_like(weight), torch.empty_like(bias)
+    return weight.detach(), bias.detach(), weight.grad, bias.grad

@@ -15,6 +15,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, create_
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
+from staq.optimizer import LeanAdam
 from staq.q_networks import Architecture, ConvArch, ConvMlp, QEnsemble, StackedModule
 from staq.updates import PolicyUpdate
 
@@ -55,7 +56,7 @@ class StaQPolicy(BasePolicy):
         features_extractor_kwargs: dict[str, Any] | None = None,
         channels_last: bool | None = None,
         normalize_images: bool = True,
-        optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
+        optimizer_class: type[torch.optim.Optimizer] = LeanAdam,
         optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(
@@ -65,8 +66,6 @@ class StaQPolicy(BasePolicy):
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
         )
-        if optimizer_class is torch.optim.Adam and optimizer_kwargs is None:
-            self.optimizer_kwargs = {"fused": True}  # the same arithmetic in one pass over the weights
         self._arguments = {
             "lr_schedule": self._dummy_schedule,  # a schedule may not pickle, and acting needs none
             "make_update": make_update,

@@ -192,12 +192,43 @@ class QEnsemble(nn.Module):
             self.register_parameter(_attribute(name), nn.Parameter(stacked))
 
     @property
+    def device(self) -> torch.device:
+        return self.weights[OUTPUT_BIAS].device
+
+    @property
     def weights(self) -> dict[str, torch.Tensor]:
         return {name: getattr(self, _attribute(name)) for name in self.names}
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """q of each network. → [E, A, B]"""
         return self.architecture.q_values(self.weights, obs)
+
+
+class FirstInput:
+    """What ``ConvMlp.first_input`` gives for batches of one size, in memory and views that are made once."""
+
+    def __init__(self, architecture: ConvMlp, batch_size: int, device: torch.device) -> None:
+        self.architecture = architecture
+        shape = architecture.observation_space.shape
+        sizes = (batch_size, *shape) if architecture.conv_arch and shape is not None else None
+        if sizes is None:
+            inputs = next(iter(architecture.trunk_shapes.values()))[0] if architecture.trunk_shapes else None
+            self.rows = torch.empty(1, batch_size, inputs or architecture.hidden_size, device=device)
+            return
+        self.pixels = torch.empty(sizes, device=device)
+        image = self.pixels if architecture.channels_last else self.pixels.permute(0, 2, 3, 1)
+        self.runs = rows_of_patches(image.unsqueeze(0), *architecture.conv_arch[0][1:])
+        self.rows = torch.cat(self.runs, dim=-1)  # [1, B, H', W', k·k·C]
+
+    def fill(self, obs: torch.Tensor) -> None:
+        if not self.architecture.conv_arch:
+            self.rows.copy_(self.architecture.preprocessed(obs).flatten(1))
+            return
+        if obs.dtype == torch.bool:
+            self.pixels.copy_(obs.view(torch.uint8))
+        else:
+            self.pixels.copy_(self.architecture.preprocessed(obs))
+        torch.cat(self.runs, dim=-1, out=self.rows)
 
 
 def affine(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -215,9 +246,14 @@ def output(weight: torch.Tensor, bias: torch.Tensor, hidden: torch.Tensor) -> to
 
 def patches(x: torch.Tensor, kernel: int, stride: int) -> torch.Tensor:
     """Every kernel × kernel patch, flattened as (row, column, channel). [N, B, H, W, C] → [N, B, H', W', k·k·C]"""
-    rows = x.unfold(3, kernel, stride).transpose(-1, -2).flatten(-2)  # [N, B, H, W', k·C], each a run in memory
+    return torch.cat(rows_of_patches(x, kernel, stride), dim=-1)
+
+
+def rows_of_patches(x: torch.Tensor, kernel: int, stride: int) -> list[torch.Tensor]:
+    """The same row by row of the kernel, as views: each [N, B, H', W', k·C], with runs of k·C in memory."""
+    runs = x.unfold(3, kernel, stride).transpose(-1, -2).flatten(-2)  # [N, B, H, W', k·C]
     last = x.shape[2] - kernel
-    return torch.cat([rows[:, :, y : y + last + 1 : stride] for y in range(kernel)], dim=-1)
+    return [runs[:, :, y : y + last + 1 : stride] for y in range(kernel)]
 
 
 def _attribute(name: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from staq.algorithm import regress
+from staq.algorithm import regress, taken_actions
 from staq.backpropagation import Autograd, ClosedForm, backpropagation
 from staq.q_networks import OUTPUT_WEIGHT, ConvMlp, QEnsemble
 from staq.soft_bellman import half_mse
@@ -54,10 +54,10 @@ def test_closed_form_equals_autograd(n_networks: int, arguments: dict[str, Any])
 def test_the_regressions_gradient_is_that_of_its_loss() -> None:
     networks, reference = (ensemble(2, observation_space=VECTOR, net_arch=[8]) for _ in range(2))
     obs, actions, target = torch.randn(32, 5), torch.randint(0, 3, (32,)), torch.randn(32)
-    taken = regress(backpropagation(networks, 32), obs, actions, target)
-    q = reference(obs).gather(1, actions.expand(2, 1, -1)).squeeze(1)
-    half_mse(q, target).backward()
-    torch.testing.assert_close(taken, q.detach())
+    found = regress(backpropagation(networks, 32), obs, taken_actions(actions, 3), target)
+    q = reference(obs)
+    half_mse(q.gather(1, actions.expand(2, 1, -1)).squeeze(1), target).backward()
+    torch.testing.assert_close(found, q.detach())
     for name, weight in reference.weights.items():
         torch.testing.assert_close(networks.weights[name].grad, weight.grad, rtol=1e-4, atol=1e-6)
 
@@ -72,7 +72,12 @@ def test_the_optimiser_sees_the_gradient() -> None:
     networks = ensemble(2, observation_space=VECTOR, net_arch=[8])
     optimizer = torch.optim.SGD(networks.parameters(), lr=0.1)
     before = {name: w.detach().clone() for name, w in networks.weights.items()}
-    regress(backpropagation(networks, 4), torch.randn(4, 5), torch.zeros(4, dtype=torch.long), torch.randn(4))
+    regress(
+        backpropagation(networks, 4),
+        torch.randn(4, 5),
+        taken_actions(torch.zeros(4, dtype=torch.long), 3),
+        torch.randn(4),
+    )
     optimizer.step()
     for name, weight in networks.weights.items():
         torch.testing.assert_close(weight.detach(), before[name] - 0.1 * weight.grad)

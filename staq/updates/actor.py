@@ -10,6 +10,7 @@ import torch
 
 from staq.backpropagation import backpropagation
 from staq.mirror_descent import StepSize, centred, kl_divergence, mirror_step
+from staq.optimizer import LeanAdam
 from staq.q_networks import Architecture, QEnsemble, Weights
 from staq.replay import PIECE, Replay
 from staq.updates.policy_update import PolicyUpdate
@@ -129,7 +130,7 @@ class GradientActor(ActorUpdate):
         super().__init__(architecture, n_critics)
         self.loss, self.actor_steps, self.batch_size = loss, actor_steps, batch_size
         self.regularised = regularised
-        self.optimizer = torch.optim.Adam(self.actor.parameters(), fused=True)  # the algorithm sets its rate
+        self.optimizer = LeanAdam(self.actor.parameters())  # the algorithm sets its rate
         self._loss = 0.0
 
     def effective(self, step_size: StepSize) -> StepSize:
