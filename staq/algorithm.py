@@ -371,7 +371,7 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         """Soft Bellman targets, each distinct transition evaluated once. [steps, B] → [steps, B]"""
         replay = self.replay
         rows, draw = batches.unique(return_inverse=True)
-        q = torch.cat([self._next_q(replay.next_observations[piece]) for piece in rows.split(PIECE)])
+        q = self._next_q(rows)
         log_pi = self._log_policy(replay.accumulated[rows]).float()
         if self.target_action == "expected":
             value = soft_value(q, log_pi, self.step_size.entropy_weight)[draw]
@@ -382,8 +382,16 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
             ).view_as(draw)
         return soft_target(replay.rewards[batches], replay.terminated[batches], value, self.gamma, self.reward_scale)
 
-    def _next_q(self, next_obs: torch.Tensor) -> torch.Tensor:
-        return ensemble_value(self.policy.q_net_target(next_obs), self.target_reduce).t()  # [B, A]
+    def _next_q(self, rows: torch.Tensor) -> torch.Tensor:
+        """The target networks' q for the next states of replayed transitions. [n] → [n, A]"""
+        networks, pieces = backpropagation(self.policy.q_net_target, PIECE), rows.split(PIECE)
+        q = torch.empty(len(rows), self.n_actions, device=self.device)
+        for piece, part in zip(pieces, q.split(PIECE), strict=True):
+            # A piece that is not full is filled up with any rows, whose q is not used.
+            full = torch.nn.functional.pad(piece, (0, PIECE - len(piece)))
+            values = networks.forward(self.replay.next_observations.index_select(0, full))
+            part.copy_(ensemble_value(values, self.target_reduce)[:, : len(piece)].t())
+        return q
 
     def _tensor(self, observation: Any) -> torch.Tensor:
         obs, _ = self.policy.obs_to_tensor(observation)

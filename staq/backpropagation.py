@@ -14,7 +14,7 @@ class Backpropagation(Protocol):
     """Two halves of a gradient step; what lies between them, the loss, is up to the caller."""
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Outputs of each network, without a graph; valid until the next call. → [E, A, B]"""
+        """Outputs of each network, without a graph; valid until the next call. [B, ...] → [E, A, B]"""
 
     def backward(self, error: torch.Tensor) -> None:
         """Fills every ``.grad`` from the loss's derivative by those outputs. [E, A, B]"""
@@ -120,5 +120,7 @@ class HiddenLayer:
 def _with_gradient(ensemble: QEnsemble, layer: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Weight and bias of a layer, without a graph, and their gradients, which the optimiser will find."""
     weight, bias = ensemble.weights[f"{layer}.weight"], ensemble.weights[f"{layer}.bias"]
-    weight.grad, bias.grad = torch.empty_like(weight), torch.empty_like(bias)
-    return weight.detach(), bias.detach(), weight.grad, bias.grad
+    gradients = torch.empty_like(weight), torch.empty_like(bias)
+    if weight.requires_grad:
+        weight.grad, bias.grad = gradients
+    return weight.detach(), bias.detach(), *gradients

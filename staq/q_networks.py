@@ -38,8 +38,12 @@ class Architecture(ABC):
         """Freshly drawn weights of one network, without its output layer."""
 
     @abstractmethod
-    def hidden(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
-        """What the output layers of N networks see of B observations. → [N, B, hidden_size]"""
+    def prepared(self, obs: torch.Tensor) -> torch.Tensor:
+        """What every network computes from B observations alike, and ``hidden`` starts from."""
+
+    @abstractmethod
+    def hidden(self, weights: Weights, prepared: torch.Tensor) -> torch.Tensor:
+        """What the output layers of N networks see of B prepared observations. → [N, B, hidden_size]"""
 
     def initial_weights(self) -> dict[str, torch.Tensor]:
         """One network. Its output layer is zero, so that q = 0 and the first policy is uniform (Sec. 4.1)."""
@@ -50,7 +54,7 @@ class Architecture(ABC):
 
     def q_values(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
         """q of N networks for B observations in their stored type. → [N, A, B]"""
-        return output(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], self.hidden(weights, obs))
+        return output(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], self.hidden(weights, self.prepared(obs)))
 
     def preprocessed(self, obs: torch.Tensor) -> torch.Tensor:
         """SB3's preparation: floats, images scaled to [0, 1], one-hot for discrete observations."""
@@ -121,15 +125,15 @@ class ConvMlp(Architecture):
             weights[f"{name}.bias"] = torch.empty(outputs).uniform_(-bound, bound)
         return weights
 
-    def first_input(self, obs: torch.Tensor) -> torch.Tensor:
+    def prepared(self, obs: torch.Tensor) -> torch.Tensor:
         """What the first layer of every network multiplies: [1, B, inputs], or patches [1, B, H', W', inputs]."""
         x = self.preprocessed(obs).unsqueeze(0)  # [1, B, ...]
         if not self.conv_arch:
             return x.flatten(2)
         return patches(x if self.channels_last else x.permute(0, 1, 3, 4, 2), *self.conv_arch[0][1:])
 
-    def hidden(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
-        x = self.first_input(obs)
+    def hidden(self, weights: Weights, prepared: torch.Tensor) -> torch.Tensor:
+        x = prepared
         for i in range(len(self.conv_arch)):
             if i > 0:
                 x = patches(x, *self.conv_arch[i][1:])
@@ -167,8 +171,11 @@ class StackedModule(Architecture):
     def initial_trunk(self) -> dict[str, torch.Tensor]:
         return {name: weight.detach() for name, weight in self.build().named_parameters()}
 
-    def hidden(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
-        x = self.preprocessed(obs)
+    def prepared(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.preprocessed(obs)
+
+    def hidden(self, weights: Weights, prepared: torch.Tensor) -> torch.Tensor:
+        x = prepared
         self.template.to(x.device)
         trunk = {name: w for name, w in weights.items() if name not in (OUTPUT_WEIGHT, OUTPUT_BIAS)}
 
@@ -205,7 +212,7 @@ class QEnsemble(nn.Module):
 
 
 class FirstInput:
-    """What ``ConvMlp.first_input`` gives for batches of one size, in memory and views that are made once."""
+    """What ``ConvMlp.prepared`` gives for batches of one size, in memory and views that are made once."""
 
     def __init__(self, architecture: ConvMlp, batch_size: int, device: torch.device) -> None:
         self.architecture = architecture

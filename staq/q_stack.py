@@ -101,9 +101,10 @@ class QStack(nn.Module):
 
     def _accumulated_piece(self, obs: torch.Tensor) -> torch.Tensor:
         total = self._folded_bias.repeat(len(obs), 1)  # [B, A]
+        prepared = self.architecture.prepared(obs)
         for block, output in zip(self.blocks, self._folded_outputs, strict=False):
             filled = {name: w[: len(output)] for name, w in block.items()}
-            hidden = self.architecture.hidden(filled, obs)  # [N, B, H]
+            hidden = self.architecture.hidden(filled, prepared)  # [N, B, H]
             total += (output @ hidden.transpose(1, 2)).sum(0).t()
         return total
 
