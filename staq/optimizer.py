@@ -11,8 +11,7 @@ class LeanAdam(torch.optim.Adam):
     """``torch.optim.Adam(fused=True)``: the same kernel and the same state, called directly.
 
     PyTorch's ``step`` looks at every group, tensor and flag anew each time, which costs more than the arithmetic of a
-    small network. Where its kernel is not to be had, or anything but the plain algorithm is asked for, that ``step``
-    is what runs.
+    small network. It still takes the first step, and every one where more than plain Adam is asked for.
     """
 
     def __init__(self, params: Any, lr: float = 1e-3, **more: Any) -> None:
@@ -23,7 +22,7 @@ class LeanAdam(torch.optim.Adam):
         group = self.param_groups[0]
         params = group["params"]
         plain = not (group["amsgrad"] or group["maximize"] or group["weight_decay"] or len(self.param_groups) > 1)
-        if closure is not None or not plain or params[0] not in self.state or not hasattr(torch, "_fused_adam_"):
+        if closure is not None or not plain or params[0] not in self.state:
             return super().step(closure)
         states = [self.state[p] for p in params]
         steps = [state["step"] for state in states]
