@@ -60,10 +60,11 @@ def learning_curves(runs: list[Path], out: Path, mode: str = "greedy") -> list[s
         unused.axis("off")
     for axis, (env, kinds) in zip(axes.flat, panels.items(), strict=False):
         labels = labels_of([dict(kind) for kind in kinds])
-        for (label, seeds), colour in zip(zip(labels, kinds.values(), strict=True), itertools.cycle(COLOURS)):
+        styles = itertools.cycle(itertools.product(("-", "--", ":"), COLOURS))
+        for label, seeds, (line, colour) in zip(labels, kinds.values(), styles, strict=False):
             curve = seed_curve(label, seeds)
             finals.append(f"{env}  {curve.final()}")
-            _draw(axis, curve, colour)
+            _draw(axis, curve, colour, line)
         axis.set(title=env, xlabel="environment steps", ylabel=f"{mode} return")
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
@@ -103,9 +104,9 @@ def seed_curve(label: str, seeds: list[list[Evaluation]]) -> Curve:
     return Curve(label, n, steps, values.mean(0), half_width)
 
 
-def _draw(axis: Any, curve: Curve, colour: str) -> None:
+def _draw(axis: Any, curve: Curve, colour: str, line: str) -> None:
     label = f"{curve.label}, {curve.n_seeds} seed{'s' if curve.n_seeds > 1 else ''}"
-    axis.plot(curve.steps, curve.mean, color=colour, label=label, marker=".")
+    axis.plot(curve.steps, curve.mean, color=colour, linestyle=line, label=label, marker=".")
     if curve.half_width is not None:
         low, high = curve.mean - curve.half_width, curve.mean + curve.half_width
         axis.fill_between(curve.steps, low, high, color=colour, alpha=0.2, linewidth=0)
