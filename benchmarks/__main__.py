@@ -73,7 +73,8 @@ def run(threads: int) -> dict[str, Any]:
         plan += [(f"{env_id} M={m}", "scenario", (env_id, "--memory-size", m)) for m in MEMORY_SIZES]
         plan.append((f"{env_id} plain", "plain", (env_id,)))
         plan.append((f"{env_id} dqn", "sb3_dqn", (env_id,)))
-    rates, found = [gemm_rate(threads)], {label: [] for label, _, _ in plan}  # type: ignore[var-annotated]
+    rates = [gemm_rate(threads)]
+    found: dict[str, list[dict[str, Any]]] = {label: [] for label, _, _ in plan}
     total = ROUNDS * len(plan) + sum(map(len, GROWTH.values())) + 3 * len(ENVS)
     with tqdm(total=total, unit="measurement") as progress:
 
@@ -142,8 +143,10 @@ def ratios(env_id: str, rows: dict[str, dict[str, Any]], peak: float) -> dict[st
 
 
 def cpu_name() -> str:
+    """As Linux tells it, or as Python does elsewhere."""
     info = Path("/proc/cpuinfo")
-    names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
 
 

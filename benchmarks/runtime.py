@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 from tqdm import tqdm
 
@@ -32,7 +33,7 @@ ROWS: dict[str, tuple[float, str, tuple[str, ...]]] = {
 
 def main() -> None:
     threads = os.cpu_count() or 1
-    found = {name: [] for name in ROWS}  # type: ignore[var-annotated]
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in ROWS}
     with tqdm(total=ROUNDS * len(ROWS), unit="measurement") as progress:
         for _ in range(ROUNDS):  # round by round, so that a busy minute falls on all alike
             for name, (_, module, arguments) in ROWS.items():

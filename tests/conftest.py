@@ -12,6 +12,7 @@ from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 
 from staq import StaQ
+from staq.algorithm import PolicyMirrorDescent
 
 SMALL: dict[str, Any] = {
     "policy_update_interval": 200,
@@ -38,7 +39,7 @@ def small_model(env_id: str = "CartPole-v1", n_envs: int = 4, **arguments: Any) 
     return StaQ("CnnPolicy" if images else "MlpPolicy", make_vec_env(env_id, n_envs, seed=7), **settings)
 
 
-def weights_of(model: StaQ) -> dict[str, torch.Tensor]:
+def weights_of(model: PolicyMirrorDescent) -> dict[str, torch.Tensor]:
     """Every number of a model: networks, stack, replay."""
     stack = model.policy.policy_update.as_stack()
     tensors = {f"q_net.{k}": v.detach() for k, v in model.policy.q_net.state_dict().items()}
@@ -48,7 +49,7 @@ def weights_of(model: StaQ) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def assert_identical(a: StaQ, b: StaQ) -> None:
+def assert_identical(a: PolicyMirrorDescent, b: PolicyMirrorDescent) -> None:
     """Element by element, not up to rounding."""
     first, second = weights_of(a), weights_of(b)
     assert first.keys() == second.keys()

@@ -40,7 +40,7 @@ def made(algo: str, env_id: str = "CartPole-v1", **more: Any) -> PolicyMirrorDes
 @pytest.mark.parametrize("algo", FAMILY)
 def test_the_same_seed_is_the_same_run(algo: str) -> None:
     first, second, other = made(algo).learn(800), made(algo).learn(800), made(algo, seed=8).learn(800)
-    assert_identical(first, second)  # type: ignore[arg-type]
+    assert_identical(first, second)
     assert not torch.equal(first.policy.q_net.weights["mlp.0.weight"], other.policy.q_net.weights["mlp.0.weight"])
 
 
@@ -51,7 +51,7 @@ def test_resuming_is_exact(algo: str, env_id: str, tmp_path: Path) -> None:
     made(algo, env_id).learn(600, callback=Checkpoints(tmp_path))
     model = resume(made(algo, env_id), tmp_path)
     assert model.num_timesteps == 600
-    assert_identical(whole, model.learn(600, reset_num_timesteps=False))  # type: ignore[arg-type]
+    assert_identical(whole, model.learn(600, reset_num_timesteps=False))
 
 
 @pytest.mark.parametrize("algo", FAMILY)
