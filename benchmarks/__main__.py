@@ -79,7 +79,7 @@ def run(threads: int) -> dict[str, Any]:
     minatar = ENVS["spaceinvaders"]
     # Points of the growth plots that are scenarios of the plan as well.
     planned = {("memory-size", m): f"{minatar} M={m}" for m in MEMORY_SIZES}
-    planned |= {(setting, value): f"{minatar} M=300" for setting, value in USUAL.items()}
+    planned |= dict.fromkeys(USUAL.items(), f"{minatar} M=300")
     points = [(setting, value) for setting, values in GROWTH.items() for value in values]
     total = ROUNDS * len(plan) + len(set(points) - set(planned)) + 3 * len(ENVS)
     with tqdm(total=total, unit="measurement") as progress:
