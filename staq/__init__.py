@@ -1,4 +1,4 @@
-"""StaQ: exact policy mirror descent for discrete actions, on stable-baselines3.
+"""StaQ: exact policy mirror descent, on stable-baselines3.
 
 The public names are loaded on first use, so that ``staq.tabular`` can be used without PyTorch.
 """
@@ -10,6 +10,7 @@ from staq import envs as _envs
 from staq.version import __version__
 
 if TYPE_CHECKING:
+    from staq.actions import BoundaryActions
     from staq.checkpoint import Checkpoints, resume
     from staq.export import load_policy
     from staq.family import ACDirectOpt, ACMProj, ACNoKL, ExactPMD, NatGrad, StaQ
@@ -21,6 +22,7 @@ __all__ = [
     "ACDirectOpt",
     "ACMProj",
     "ACNoKL",
+    "BoundaryActions",
     "Checkpoints",
     "CnnPolicy",
     "ExactPMD",
@@ -34,6 +36,7 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("ACDirectOpt", "ACMProj", "ACNoKL", "ExactPMD", "NatGrad", "StaQ"), "family"),
+    "BoundaryActions": "actions",
     "Checkpoints": "checkpoint",
     "CnnPolicy": "policies",
     "MlpPolicy": "policies",

@@ -33,7 +33,6 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
@@ -41,6 +40,7 @@ from stable_baselines3.common.save_util import load_from_pkl
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 
 from staq import arguments
+from staq.actions import BoundaryActions, Factors
 from staq.backpropagation import Backpropagation, backpropagation
 from staq.behaviour import Behaviour, BehaviourName
 from staq.mirror_descent import StepSize, annealed, kl_divergence
@@ -60,7 +60,7 @@ from staq.updates import PolicyUpdate
 
 
 class PolicyMirrorDescent(OffPolicyAlgorithm):
-    """Entropy-regularised policy mirror descent for discrete actions, but for the policy update.
+    """Entropy-regularised policy mirror descent, but for the policy update.
 
     Defaults are the paper's for classic control (its Table 2). Subclasses add keyword arguments of their own;
     ``inspect.signature`` and ``help`` show all of them together.
@@ -85,6 +85,7 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
     :param policy_update_interval: environment steps per iteration; a multiple of the number of environments
     :param gradient_steps: per iteration; -1 is as many as environment steps
     :param target_update_interval: gradient steps between hard copies into the target networks
+    :param n_atoms: choices per dimension of a continuous (Box) action space, evenly spaced between its bounds
     :param stats_window_size: episodes over which the logged return is averaged
     :param tensorboard_log: folder for TensorBoard, if any
     :param policy_kwargs: arguments of the policy: net_arch, conv_arch, activation_fn, features_extractor_class …
@@ -123,6 +124,7 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         policy_update_interval: int = 5000,
         gradient_steps: int = -1,
         target_update_interval: int = 200,
+        n_atoms: int = 7,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
@@ -165,6 +167,7 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         self.target_reduce: TargetReduce = target_reduce
         self.policy_update_interval = policy_update_interval
         self.target_update_interval = target_update_interval
+        self.n_atoms = n_atoms
         # Counted over all calls of learn(), which resets num_timesteps: annealing must not start anew.
         self.steps_collected = 0
         self.iteration = 0
@@ -191,26 +194,31 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
             name: torch.Generator(device).manual_seed(seed)
             for (name, device), seed in zip(devices.items(), _derived_seeds(self.seed, len(devices)), strict=True)
         }
-        assert isinstance(self.action_space, spaces.Discrete)
-        self.replay_buffer = Replay(
-            self.buffer_size,
-            self.observation_space,
-            self.action_space,
-            self.n_actions,
-            self._generators["replay"],
-            self.n_envs,
-        )
         self.policy = self.policy_class(  # type: ignore[assignment]
             self.observation_space,
             self.action_space,
             self.lr_schedule,
             make_update=self._make_update(),
             n_critics=self.n_critics,
+            n_atoms=self.n_atoms,
             **self.policy_kwargs,
         ).to(self.device)
         self.policy.sampling = self._generators["predict"]
+        self.replay_buffer = Replay(
+            self.buffer_size,
+            self.observation_space,
+            self.action_space,
+            self.factors,
+            self._generators["replay"],
+            self.n_envs,
+        )
         self._behaviour = Behaviour(
-            self.behaviour, self.n_envs_or_one, self.epsilon, self.sticky_rate, self._generators["behaviour"]
+            self.behaviour,
+            self.n_envs_or_one,
+            self.epsilon,
+            self.sticky_rate,
+            self._generators["behaviour"],
+            self.factors,
         )
         if not hasattr(self, "_step_size"):  # a loaded model is in the iteration that it was saved in
             self._begin_iteration()
@@ -224,9 +232,9 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         return getattr(self, "n_envs", 1)  # a model loaded without an environment has none
 
     @property
-    def n_actions(self) -> int:
-        assert isinstance(self.action_space, spaces.Discrete)
-        return int(self.action_space.n)
+    def factors(self) -> Factors:
+        """The parts that an action consists of: a single one for Discrete actions."""
+        return self.policy.coding.factors
 
     @property
     def step_size(self) -> StepSize:
@@ -250,7 +258,7 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
 
     def _begin_iteration(self) -> None:
         scaled = annealed(self.ent_weight_init, self.ent_weight_final, self.ent_decay_steps, self.steps_collected)
-        self._step_size = StepSize(scaled / math.log(self.n_actions), self.kl_weight)
+        self._step_size = StepSize(scaled / self.factors.log_count, self.kl_weight)
         self._steps_in_iteration = 0
         self.policy.policy_update.begin_iteration(self._step_size)
 
@@ -299,10 +307,9 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
                 accumulated = update.accumulated(obs)
                 # What was the next state is the state now, unless its episode has ended.
                 replay.set_accumulated(replay.last_rows[continuing], accumulated[continuing])
-                indices = self._behaviour.act(update.logits(accumulated)).cpu().numpy()
-                actions = indices + self.policy.first_action
-                new_obs, rewards, dones, infos = self.env.step(actions)
-                self._store(indices, new_obs, rewards, dones, infos)
+                choices = self._behaviour.act(update.logits(accumulated)).cpu().numpy()
+                new_obs, rewards, dones, infos = self.env.step(self.policy.coding.actions(choices))
+                self._store(choices, new_obs, rewards, dones, infos)
                 self._update_info_buffer(infos, dones)
                 self._episode_num += int(dones.sum())
                 continuing = torch.as_tensor(~dones, device=self.device)
@@ -331,10 +338,11 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
                 target_net.load_state_dict(self.policy.q_net.state_dict())
                 batches = replay.draw(min(self.target_update_interval, steps - start), self.batch_size)
                 targets = self._targets(batches)
-                taken = taken_actions(replay.actions[batches], self.n_actions)
+                taken = taken_actions(replay.actions[batches], self.factors)
             with self._timed("gradient"):
                 for rows, actions, target in zip(batches, taken, targets, strict=True):
-                    q = regress(critics, replay.observations.index_select(0, rows), actions, target)
+                    obs = replay.observations.index_select(0, rows)
+                    q = regress(critics, obs, actions, target, self.factors.single)
                     self.policy.optimizer.step()
                 # Of the window's last batch, and summed on the device: nothing is read back between gradients.
                 q_taken = (q * taken[-1]).sum(1) * self.batch_size  # [E, B]
@@ -377,15 +385,16 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
             value = soft_value(q, log_pi, self.step_size.entropy_weight)[draw]
         else:
             each = draw.flatten()
-            value = soft_value_of_sample(
-                q[each], log_pi[each], self.step_size.entropy_weight, self._generators["targets"]
-            ).view_as(draw)
+            value = self.factors.total(self._sampled_value, q[each], log_pi[each]).view_as(draw)
         return soft_target(replay.rewards[batches], replay.terminated[batches], value, self.gamma, self.reward_scale)
+
+    def _sampled_value(self, q: torch.Tensor, log_pi: torch.Tensor) -> torch.Tensor:
+        return soft_value_of_sample(q, log_pi, self.step_size.entropy_weight, self._generators["targets"])
 
     def _next_q(self, rows: torch.Tensor) -> torch.Tensor:
         """The target networks' q for the next states of replayed transitions. [n] → [n, A]"""
         networks, pieces = backpropagation(self.policy.q_net_target, PIECE), rows.split(PIECE)
-        q = torch.empty(len(rows), self.n_actions, device=self.device)
+        q = torch.empty(len(rows), self.factors.n_outputs, device=self.device)
         for piece, part in zip(pieces, q.split(PIECE), strict=True):
             # A piece that is not full is filled up with any rows, whose q is not used.
             full = torch.nn.functional.pad(piece, (0, PIECE - len(piece)))
@@ -399,7 +408,7 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         return obs
 
     def _log_policy(self, accumulated: torch.Tensor) -> torch.Tensor:
-        return self.policy.policy_update.logits(accumulated).log_softmax(-1)
+        return self.factors.log_softmax(self.policy.policy_update.logits(accumulated))
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         of_update = self.policy.policy_update.optimizer
@@ -456,7 +465,7 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         return self._evaluated(observation, self.policy.logits)
 
     def action_probabilities(self, observation: np.ndarray) -> np.ndarray:
-        """π(·|s) = softmax(ξ(s)). → [B, A], or [A] for a single observation"""
+        """π(·|s) = softmax(ξ(s)), part after part. → [B, A], or [A] for a single observation"""
         return self.policy.action_probabilities(observation)
 
     def q_values(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -487,7 +496,12 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
                 stacklevel=2,
             )
         spec = self.env.get_attr("spec")[0] if self.env is not None and self.env.has_attr("spec") else None
-        return export_policy(self.policy, path, environment=spec.id if spec is not None else None)
+        return export_policy(
+            self.policy,
+            path,
+            environment=None if spec is None else spec.id,
+            boundary_actions=spec is not None and any(w.name == BoundaryActions.__name__ for w in spec.additional_wrappers),
+        )
 
     # ------------------------------------------------------------------ stable-baselines3's files and environments
 
@@ -534,16 +548,26 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         return [*super()._excluded_save_params(), "_generators", "_behaviour", "_losses"]
 
 
-def taken_actions(actions: torch.Tensor, n_actions: int) -> torch.Tensor:
-    """1/B where an action was taken, else 0: what turns q − target into the gradient. [..., B] → [..., A, B]"""
-    shape = (*actions.shape[:-1], n_actions, actions.shape[-1])
-    return torch.zeros(shape, device=actions.device).scatter_(-2, actions.unsqueeze(-2), 1.0 / actions.shape[-1])
+def taken_actions(choices: torch.Tensor, factors: Factors) -> torch.Tensor:
+    """1/B where an action was taken, else 0: what turns q − target into the gradient. [..., B(, D)] → [..., A, B]"""
+    batches = choices.shape if factors.single else choices.shape[:-1]
+    taken = torch.zeros((*batches[:-1], factors.n_outputs, batches[-1]), device=choices.device)
+    return taken.scatter_(-2, factors.outputs_of(choices), 1.0 / batches[-1])
 
 
-def regress(critics: Backpropagation, obs: torch.Tensor, taken: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The gradient of ``half_mse`` (Eq. 13), and q of all actions. [B, ...], [A, B], [B] → [E, A, B]"""
+def regress(
+    critics: Backpropagation, obs: torch.Tensor, taken: torch.Tensor, target: torch.Tensor, single: bool = True
+) -> torch.Tensor:
+    """The gradient of ``half_mse`` (Eq. 13), and q of all choices. [B, ...], [A, B], [B] → [E, A, B]
+
+    :param single: whether actions have a single part; otherwise their q is the sum over the choices taken
+    """
     q = critics.forward(obs)
-    critics.backward((q - target).mul_(taken))
+    if single:
+        critics.backward((q - target).mul_(taken))
+    else:
+        q_taken = (q * taken).sum(1, keepdim=True) * len(target)  # [E, 1, B]
+        critics.backward((q_taken - target) * taken)
     return q
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.type_aliases import GymEnv
 
+from staq.actions.factored import Coding, check_box
+
 T = TypeVar("T")
 NO_MEANING_HERE = {
     "learning_starts": "the first policy is uniform and training starts after the first iteration",
@@ -73,6 +75,7 @@ REQUIREMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "policy_update_interval": (_at_least(1), "a whole number of at least 1"),
     "gradient_steps": (_at_least(-1), "a whole number of at least 0, or -1 for one per environment step"),
     "target_update_interval": (_at_least(1), "a whole number of at least 1"),
+    "n_atoms": (_at_least(2), "a whole number of at least 2"),
 }
 
 
@@ -143,12 +146,13 @@ def checked_env(env: GymEnv | str | None) -> GymEnv | None:
     if isinstance(env, str):
         env = gymnasium.make(env)
     actions, observations = env.action_space, env.observation_space
-    if not isinstance(actions, spaces.Discrete):
+    if not isinstance(actions, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)):
         raise ValueError(
-            f"A discrete action space is needed, not {actions}. For continuous actions use SB3's SAC or PPO, or "
-            "wrap the environment so that it offers a finite set of actions."
+            f"There is no support for actions of {actions}: offer a Discrete, MultiDiscrete, MultiBinary or Box space."
         )
-    if actions.n < 2:
+    if isinstance(actions, spaces.Box):
+        check_box(actions)
+    if Coding(actions).factors.log_count == 0:
         raise ValueError(f"{actions} has a single action: there is nothing to learn, and ln|A| = 0 scales no entropy.")
     if isinstance(observations, (spaces.Dict, spaces.Tuple)):
         raise ValueError(

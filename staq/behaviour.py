@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import torch
 
+from staq.actions import Factors
+
 BehaviourName = Literal["softmax", "sticky"]
 
 
@@ -24,25 +26,36 @@ class Behaviour:
         epsilon: float,
         sticky_rate: float,
         generator: torch.Generator,
+        factors: Factors,
     ) -> None:
         self.sticky = name == "sticky"
         self.epsilon = epsilon
         self.generator = generator
         self.rate = torch.full((n_envs,), float(sticky_rate), device=generator.device)
-        self.held_action = torch.zeros(n_envs, dtype=torch.long, device=generator.device)
+        self.factors = factors
+        choices = (n_envs,) if factors.single else (n_envs, len(factors.sizes))
+        self.held_action = torch.zeros(choices, dtype=torch.long, device=generator.device)
         self.steps_left = torch.zeros(n_envs, dtype=torch.long, device=generator.device)
 
     def act(self, logits: torch.Tensor) -> torch.Tensor:
-        """Actions [n_envs] for the environments' current logits [n_envs, A]."""
-        drawn = torch.multinomial(epsilon_softmax(logits, self.epsilon), 1, generator=self.generator).squeeze(-1)
+        """Choices [n_envs], or [n_envs, D] of several parts, for the environments' current logits [n_envs, A]."""
+        drawn = self.factors.draw(self._probabilities(logits), self.generator)
         if not self.sticky:
             return drawn
         # A draw of 0 steps would never be applied: an action is held for max(1, Poisson(λ)) steps in total.
         durations = torch.poisson(self.rate, generator=self.generator).long().clamp(min=1)
         expired = self.steps_left == 0
-        self.held_action = torch.where(expired, drawn, self.held_action)
+        renewed = expired if self.factors.single else expired.unsqueeze(-1)
+        self.held_action = torch.where(renewed, drawn, self.held_action)
         self.steps_left = torch.where(expired, durations, self.steps_left) - 1
         return self.held_action
+
+    def _probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+        if self.factors.single:
+            return epsilon_softmax(logits, self.epsilon)
+        # ε is that of the whole action, and a mixture of products is no product: who explores is drawn first.
+        explores = torch.rand(len(logits), 1, generator=self.generator, device=logits.device) < self.epsilon
+        return self.factors.softmax(torch.where(explores, 0.0, logits))
 
     def end_episodes(self, dones: torch.Tensor) -> None:
         """Drops the held action of every environment whose episode has just ended. dones: bool [n_envs]"""

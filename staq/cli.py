@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="staq", description="Exact policy mirror descent for discrete actions.")
+    parser = argparse.ArgumentParser(prog="staq", description="Exact policy mirror descent.")
     parser.add_argument("--version", action="version", version=f"staq {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -67,6 +67,11 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--algo", choices=presets.algorithms(), help="staq by default")
     command.add_argument("--preset", help=f"one of {', '.join(presets.names())}; by default the one made for ENV")
     command.add_argument("--policy", choices=["MlpPolicy", "CnnPolicy"], help="by default the preset's")
+    command.add_argument(
+        "--actions",
+        choices=["factored", "boundary"],
+        help="how continuous actions become finite: choices in each dimension (default), or the bounds of one at a time",
+    )
     command.add_argument("--timesteps", type=whole_number, help="environment steps in all; by default the preset's")
     command.add_argument("--seed", type=int, help="0 by default")
     command.add_argument("--n-envs", type=whole_number, help="environments in parallel; by default the preset's")
@@ -161,8 +166,8 @@ def evaluate(options: argparse.Namespace) -> None:
     from staq import runs
     from staq.evaluation import returns
 
-    policy, env_id = _policy_and_environment(options)
-    env = runs.make_envs(env_id, min(options.episodes, DEFAULT_N_ENVS))
+    policy, env_id, actions = _policy_and_environment(options)
+    env = runs.make_envs(env_id, min(options.episodes, DEFAULT_N_ENVS), actions)
     for mode in ("greedy", "stochastic"):
         rewards, lengths = returns(policy, env, options.episodes, mode == "greedy", options.seed)
         print(
@@ -174,10 +179,10 @@ def evaluate(options: argparse.Namespace) -> None:
 def watch(options: argparse.Namespace) -> None:
     from staq.watch import film
 
-    policy, env_id = _policy_and_environment(options)
+    policy, env_id, actions = _policy_and_environment(options)
     default = options.run / "watch.mp4" if options.run.is_dir() else Path("watch.mp4")
     out = options.out or default
-    scores = film(policy, env_id, out, options.episodes, not options.stochastic, options.seed)
+    scores = film(policy, env_id, actions, out, options.episodes, not options.stochastic, options.seed)
     print(f"{out}: {len(scores)} episode(s), return {', '.join(f'{score:g}' for score in scores)}")
 
 
@@ -304,6 +309,7 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
         threads=options.threads or torch.get_num_threads(),
         device=_device(options.device or "auto"),
         algo=algo,
+        actions=options.actions,
     )
     folder = options.out or _free_folder(config)
     if folder.exists():
@@ -316,8 +322,8 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
 
 def _resumed(options: argparse.Namespace) -> tuple[Config, Path]:
     """A run as it was configured; only its end may be moved."""
-    names = ("env", "algo", "preset", "policy", "seed", "n_envs", "out", "eval_every", "eval_episodes", "threads")
-    given = [name for name in (*names, "device") if getattr(options, name) is not None] + list(_overrides(options))
+    names = ("env", "algo", "actions", "preset", "policy", "seed", "n_envs", "out", "eval_every", "eval_episodes")
+    given = [name for name in (*names, "threads", "device") if getattr(options, name) is not None] + list(_overrides(options))
     if given:
         raise ValueError(
             f"--resume continues a run as it was configured: leave out {', '.join(given)}. Only --timesteps may be "
@@ -387,13 +393,14 @@ def _add_policy_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--trust", action="store_true", help="load a zip although unpickling it can run any code")
 
 
-def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str]:
-    """The policy of a run, an export or (trusted) a zip of ``model.save``, and the environment it is for."""
+def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str, str | None]:
+    """The policy of a run, an export or (trusted) a zip of ``model.save``; its environment, and actions there."""
     from staq import StaQ
     from staq.export import DESCRIPTION, load_policy
 
     path: Path = options.run
     policy: Any
+    actions: str | None = None
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist.")
     if path.is_file():
@@ -414,7 +421,7 @@ def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str]:
             raise FileNotFoundError(
                 f"{path} holds no {inner.name}: is the run finished? (--best takes the best so far)"
             )
-        policy, environment = trained_player(config, inner), config.env
+        policy, environment, actions = trained_player(config, inner), config.env, config.actions
     else:
         inner = path / ("best_model" if options.best else "model")
         if not (path / DESCRIPTION).exists() and not inner.exists():
@@ -423,10 +430,11 @@ def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str]:
             )
         policy, description = load_policy(path if (path / DESCRIPTION).exists() else inner)
         environment = description["environment"]
+        actions = "boundary" if description.get("boundary_actions") else None
     env_id = options.env or environment
     if env_id is None:
         raise ValueError(f"{path} does not say which environment it is for: name it with --env.")
-    return policy, env_id
+    return policy, env_id, actions
 
 
 if __name__ == "__main__":

@@ -25,8 +25,14 @@ FORMAT = "staq-policy-1"
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
 
 
-def export_policy(policy: StaQPolicy, path: str | Path, environment: str | None = None) -> Path:
-    """Writes a policy into the folder ``path``."""
+def export_policy(
+    policy: StaQPolicy, path: str | Path, environment: str | None = None, boundary_actions: bool = False
+) -> Path:
+    """Writes a policy into the folder ``path``.
+
+    :param environment: name of the environment that it is for
+    :param boundary_actions: whether its actions are those of ``BoundaryActions`` around that environment
+    """
     architecture, update = policy.architecture, policy.policy_update
     if not isinstance(architecture, ConvMlp):
         raise ValueError(
@@ -46,6 +52,7 @@ def export_policy(policy: StaQPolicy, path: str | Path, environment: str | None 
         "format": FORMAT,
         "version": __version__,
         "environment": environment,
+        "boundary_actions": boundary_actions,
         "observation_space": describe_space(policy.observation_space),
         "action_space": describe_space(policy.action_space),
         "net_arch": architecture.net_arch,
@@ -54,6 +61,7 @@ def export_policy(policy: StaQPolicy, path: str | Path, environment: str | None 
         "channels_last": architecture.channels_last,
         "normalize_images": architecture.normalize_images,
         "n_critics": policy.n_critics,
+        "n_atoms": policy.n_atoms,
         "memory_size": update.stack.memory_size if isinstance(update, StackUpdate) else 1,
         "stack": stack,
     }
@@ -102,13 +110,13 @@ def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], 
     if not (isinstance(activation, type) and issubclass(activation, nn.Module)):
         raise ValueError(f"{description['activation_fn']!r} is not an activation function of torch.nn.")
     action_space = space_from(description["action_space"])
-    assert isinstance(action_space, spaces.Discrete)
     policy = StaQPolicy(
         space_from(description["observation_space"]),
         action_space,
         lr_schedule=lambda _: 0.0,
         make_update=partially(StackUpdate, memory_size=description["memory_size"], weighting="current"),
         n_critics=description["n_critics"],
+        n_atoms=description.get("n_atoms", 7),  # exports from before there were any have Discrete actions
         net_arch=description["net_arch"],
         conv_arch=description["conv_arch"],
         activation_fn=activation,
@@ -133,7 +141,7 @@ def describe_space(space: spaces.Space) -> dict[str, Any]:
     if isinstance(space, spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.MultiDiscrete):
-        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist()}
+        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
     raise ValueError(f"A policy over {space} cannot be exported.")

@@ -15,6 +15,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, create_
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
+from staq.actions import Coding, Factors
 from staq.optimizer import LeanAdam
 from staq.q_networks import Architecture, ConvArch, ConvMlp, QEnsemble, StackedModule
 from staq.updates import PolicyUpdate
@@ -37,6 +38,7 @@ class StaQPolicy(BasePolicy):
     :param features_extractor_class: an SB3 features extractor in place of the convolutions; one per network
     :param channels_last: whether images are height, width, channel; by default as SB3 hands them on
     :param n_critics: networks in the ensemble
+    :param n_atoms: choices per dimension of continuous actions
     :param make_update: builds the policy update for an architecture and a number of critics
     """
 
@@ -45,10 +47,11 @@ class StaQPolicy(BasePolicy):
     def __init__(
         self,
         observation_space: spaces.Space,
-        action_space: spaces.Discrete,
+        action_space: spaces.Space,
         lr_schedule: Schedule,
         make_update: MakeUpdate,
         n_critics: int = 2,
+        n_atoms: int = 7,
         net_arch: Sequence[int] | None = None,
         conv_arch: ConvArch | None = None,
         activation_fn: type[nn.Module] = nn.ReLU,
@@ -70,6 +73,7 @@ class StaQPolicy(BasePolicy):
             "lr_schedule": self._dummy_schedule,  # a schedule may not pickle, and acting needs none
             "make_update": make_update,
             "n_critics": n_critics,
+            "n_atoms": n_atoms,
             "net_arch": net_arch,
             "conv_arch": conv_arch,
             "activation_fn": activation_fn,
@@ -79,14 +83,15 @@ class StaQPolicy(BasePolicy):
             "optimizer_class": optimizer_class,
             "optimizer_kwargs": optimizer_kwargs,
         }
-        self.first_action = int(action_space.start)
+        self.coding = Coding(action_space, n_atoms)
         self.sampling = torch.Generator()
         self.n_critics = n_critics
+        self.n_atoms = n_atoms
         self.architecture: Architecture
         if features_extractor_class is not None:
             self.architecture = _custom_architecture(
                 observation_space,
-                int(action_space.n),
+                self.coding.factors,
                 features_extractor_class,
                 features_extractor_kwargs or {},
                 list(net_arch or ()),
@@ -96,7 +101,7 @@ class StaQPolicy(BasePolicy):
         else:
             self.architecture = ConvMlp(
                 observation_space,
-                int(action_space.n),
+                self.coding.factors,
                 self._default_net_arch(observation_space) if net_arch is None else net_arch,
                 activation_fn,
                 self._default_conv_arch(observation_space) if conv_arch is None else conv_arch,
@@ -129,20 +134,21 @@ class StaQPolicy(BasePolicy):
 
     @torch.no_grad()
     def action_probabilities(self, observation: np.ndarray) -> np.ndarray:
-        """π(·|s) = softmax(ξ(s)). → [B, A], or [A] for a single observation"""
+        """π(·|s) = softmax(ξ(s)), part after part. → [B, A], or [A] for a single observation"""
         obs, vectorized = self.obs_to_tensor(observation)
         assert isinstance(obs, torch.Tensor)
-        probabilities = self.logits(obs).softmax(-1).cpu().numpy()
+        probabilities = self.coding.factors.softmax(self.logits(obs)).cpu().numpy()
         return probabilities if vectorized else probabilities[0]
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:
         assert isinstance(observation, torch.Tensor)
-        logits = self.logits(observation)
+        logits, factors = self.logits(observation), self.coding.factors
         if deterministic:
-            return logits.argmax(-1) + self.first_action
-        # Sampled where the generator lives, so that a seed gives the same actions on every device.
-        drawn = torch.multinomial(logits.softmax(-1).cpu(), 1, generator=self.sampling)
-        return drawn.squeeze(-1) + self.first_action
+            choices = factors.likeliest(logits)
+        else:
+            # Sampled where the generator lives, so that a seed gives the same actions on every device.
+            choices = factors.draw(factors.softmax(logits).cpu(), self.sampling)
+        return torch.as_tensor(self.coding.actions(choices.cpu().numpy()), device=logits.device)
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
@@ -183,7 +189,7 @@ def _has_channels_last(space: spaces.Space) -> bool:
 
 def _custom_architecture(
     observation_space: spaces.Space,
-    n_actions: int,
+    n_actions: Factors,
     extractor_class: type[BaseFeaturesExtractor],
     extractor_kwargs: dict[str, Any],
     net_arch: list[int],

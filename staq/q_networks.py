@@ -17,6 +17,8 @@ from gymnasium import spaces
 from stable_baselines3.common.preprocessing import get_flattened_obs_dim, preprocess_obs
 from torch import nn
 
+from staq.actions import Factors
+
 Weights = Mapping[str, torch.Tensor]
 ConvArch = Sequence[tuple[int, int, int]]
 """One (filters, kernel size, stride) per convolution, without padding."""
@@ -27,10 +29,17 @@ OUTPUT_WEIGHT, OUTPUT_BIAS = "output.weight", "output.bias"
 class Architecture(ABC):
     """The shape of one Q-network: everything up to its linear output layer is left to the subclass."""
 
-    def __init__(self, observation_space: spaces.Space, n_actions: int, hidden_size: int, normalize_images: bool):
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        n_actions: int | Factors,
+        hidden_size: int,
+        normalize_images: bool,
+    ) -> None:
         self.observation_space = observation_space
         self.normalize_images = normalize_images
-        self.n_actions = n_actions
+        self.factors = n_actions if isinstance(n_actions, Factors) else Factors([n_actions])
+        self.n_actions = self.factors.n_outputs
         self.hidden_size = hidden_size
 
     @abstractmethod
@@ -73,7 +82,7 @@ class ConvMlp(Architecture):
     def __init__(
         self,
         observation_space: spaces.Space,
-        n_actions: int,
+        n_actions: int | Factors,
         net_arch: Sequence[int],
         activation_fn: type[nn.Module] = nn.ReLU,
         conv_arch: ConvArch = (),
@@ -153,7 +162,7 @@ class StackedModule(Architecture):
     def __init__(
         self,
         observation_space: spaces.Space,
-        n_actions: int,
+        n_actions: int | Factors,
         build: Callable[[], nn.Module],
         hidden_size: int,
         normalize_images: bool = True,

@@ -11,6 +11,8 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
+from staq.actions import Factors
+
 # Rows per pass over the whole replay: large enough for full speed, small enough for the cache.
 PIECE = 256
 
@@ -28,7 +30,7 @@ class Replay(ReplayBuffer):
         buffer_size: int,
         observation_space: spaces.Space,
         action_space: spaces.Space,
-        n_actions: int,
+        factors: Factors,
         generator: torch.Generator,
         n_envs: int = 1,
     ) -> None:
@@ -37,11 +39,12 @@ class Replay(ReplayBuffer):
         self.observations: Any
         self.next_observations: Any
         self._allocate_observations(self.to_torch(np.zeros((), dtype=observation_space.dtype)).dtype)
-        self.actions: Any = torch.zeros(buffer_size, dtype=torch.long, device=self.device)
+        choices = (buffer_size,) if factors.single else (buffer_size, len(factors.sizes))
+        self.actions: Any = torch.zeros(choices, dtype=torch.long, device=self.device)
         self.rewards: Any = torch.zeros(buffer_size, device=self.device)
         self.terminated = torch.zeros(buffer_size, dtype=torch.bool, device=self.device)
         # float64: sums of thousands, of which the policy sees differences of one (c of the cost model)
-        self.accumulated = torch.zeros(buffer_size, n_actions, dtype=torch.float64, device=self.device)
+        self.accumulated = torch.zeros(buffer_size, factors.n_outputs, dtype=torch.float64, device=self.device)
         # Rows whose next state has not been evaluated by the policy yet.
         self.pending = torch.zeros(buffer_size, dtype=torch.bool, device=self.device)
         self.last_rows = torch.zeros(n_envs, dtype=torch.long, device=self.device)
@@ -55,7 +58,7 @@ class Replay(ReplayBuffer):
         done: np.ndarray,
         infos: list[dict[str, Any]],
     ) -> None:
-        """One transition per environment. ``action`` counts from 0; SB3's infos tell truncation from termination."""
+        """One transition per environment. ``action`` is choices; SB3's infos tell truncation from termination."""
         n, obs, next_obs = len(reward), self.to_torch(obs), self.to_torch(next_obs)
         if self.size() == 0 and obs.dtype != self.observations.dtype:
             self._allocate_observations(obs.dtype)  # VecNormalize returns floats whatever its space says
@@ -94,7 +97,7 @@ class Replay(ReplayBuffer):
         rows = self.draw(1, batch_size)[0]
         return ReplayBufferSamples(
             self.observations[rows],
-            self.actions[rows].unsqueeze(-1),
+            self.actions[rows].view(batch_size, -1),
             self.next_observations[rows],
             self.terminated[rows].float().unsqueeze(-1),
             self.rewards[rows].unsqueeze(-1),

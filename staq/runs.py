@@ -34,6 +34,7 @@ from stable_baselines3.common.monitor import ResultsWriter
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 from tqdm import tqdm
 
+from staq.actions import BoundaryActions
 from staq.algorithm import PolicyMirrorDescent
 from staq.checkpoint import Checkpoints, newest_state, resume
 from staq.evaluation import Evaluations, player_of, returns, save_policy
@@ -78,6 +79,8 @@ class Config:
     device: str = "cpu"
     algo: str = "staq"
     """Name of the algorithm, as on the command line."""
+    actions: str | None = None
+    """How continuous actions become finite: "factored" or "boundary"; None where they are finite already."""
 
     def save(self, folder: Path, command: str) -> None:
         content = {**asdict(self), "command": command, "made_by": provenance()}
@@ -111,22 +114,25 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def make_envs(env_id: str, n_envs: int) -> VecMonitor:
+def make_envs(env_id: str, n_envs: int, actions: str | None = None) -> VecMonitor:
     """Environments with their returns counted."""
-    return VecMonitor(DummyVecEnv([lambda: make_env(env_id)] * n_envs))
+    return VecMonitor(DummyVecEnv([lambda: make_env(env_id, actions)] * n_envs))
 
 
-def make_env(env_id: str, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """One environment; a missing extra or an unknown name is a clear error."""
+def make_env(env_id: str, actions: str | None = None, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    """One environment; a missing extra, an unknown name or actions of another kind are a clear error."""
     try:
         # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
-        return gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True)
+        env = gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True)
     except gymnasium.error.DependencyNotInstalled as error:
         extra = next((name for word, name in EXTRA_OF.items() if word in str(error)), None)
         hint = f" Install it with: pip install 'staq[{extra}]'" if extra else ""
         raise ModuleNotFoundError(f"{env_id} needs a package that is not installed ({error}).{hint}") from error
     except gymnasium.error.Error as error:
         raise ValueError(f"The environment {env_id!r} cannot be made: {error}") from error
+    if actions is not None and not isinstance(env.action_space, gymnasium.spaces.Box):
+        raise ValueError(f"{env_id} has finite actions ({env.action_space}): leave out --actions {actions}.")
+    return BoundaryActions(env) if actions == "boundary" else env
 
 
 def train(
@@ -143,9 +149,9 @@ def train(
     begin_again = resuming and not any(checkpoints.glob("state-*.pt")) and not (folder / "evaluations.csv").exists()
     resuming = resuming and not begin_again
     with ExitStack() as closing:
-        env = make_envs(config.env, config.n_envs)
+        env = make_envs(config.env, config.n_envs, config.actions)
         closing.callback(env.close)
-        eval_env = make_envs(config.env, config.eval_episodes)
+        eval_env = make_envs(config.env, config.eval_episodes, config.actions)
         closing.callback(eval_env.close)
         model = build(config, env)
         closing.enter_context(_weights_and_biases(wandb_project, config))
@@ -192,6 +198,8 @@ def build(config: Config, env: VecEnv) -> BaseAlgorithm:
     if config.algo in FAMILY:
         algorithm = FAMILY[config.algo]
         return algorithm(config.policy, env, seed=config.seed, device=config.device, **config.hyperparameters)
+    if config.actions == "factored":
+        raise ValueError(f"{config.algo} has no factored actions: use --actions boundary.")
     return build_rival(
         config.algo, config.policy, env, config.hyperparameters, config.timesteps, config.seed, config.device
     )
@@ -199,14 +207,14 @@ def build(config: Config, env: VecEnv) -> BaseAlgorithm:
 
 def trained_player(config: Config, folder: Path) -> Player:
     """The rival whose parameters a run saved in ``folder``."""
-    model = build(config, make_envs(config.env, 1))
+    model = build(config, make_envs(config.env, 1, config.actions))
     load_parameters(model, folder)
     return Player(model)
 
 
 def final_evaluation(model: BaseAlgorithm, config: Config, episodes: int) -> tuple[float, float]:
     """Greedy mean and minimum over fresh episodes."""
-    env = make_envs(config.env, min(episodes, 20))
+    env = make_envs(config.env, min(episodes, 20), config.actions)
     rewards, _ = returns(player_of(model), env, episodes, greedy=True, seed=config.seed + 1_000_003)
     env.close()
     return float(rewards.mean()), float(rewards.min())

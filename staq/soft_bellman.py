@@ -15,7 +15,11 @@ def entropy(log_pi: torch.Tensor) -> torch.Tensor:
 
 
 def ensemble_value(q: torch.Tensor, reduce: TargetReduce) -> torch.Tensor:
-    """One q̂ from those of the ensemble: their mean (App. D) or their minimum. [E, ...] → [...]"""
+    """One q̂ from those of the ensemble: their mean (App. D) or their minimum. [E, ...] → [...]
+
+    Of actions with several parts the minimum is that of each part's values: it is at most that of their sums, and it
+    is a sum over parts itself.
+    """
     return q.mean(0) if reduce == "mean" else q.amin(0)
 
 

@@ -10,11 +10,13 @@ import imageio.v2 as imageio
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from staq.actions import Coding
 from staq.policies import StaQPolicy
 from staq.rivals.player import Player
 from staq.runs import make_env
 
 PANEL_WIDTH, HEIGHT = 240, 320
+CHOSEN, NOT_CHOSEN = "#D55E00", "#0072B2"
 ACTION_NAMES = {
     "CartPole-v1": ["left", "right"],
     "Acrobot-v1": ["torque -1", "torque 0", "torque +1"],
@@ -23,12 +25,20 @@ ACTION_NAMES = {
 }
 
 
-def film(policy: StaQPolicy | Player, env_id: str, out: Path, episodes: int, greedy: bool, seed: int) -> list[float]:
+def film(
+    policy: StaQPolicy | Player,
+    env_id: str,
+    actions: str | None,
+    out: Path,
+    episodes: int,
+    greedy: bool,
+    seed: int,
+) -> list[float]:
     """Plays whole episodes into an MP4 or GIF (by the name's ending) and returns their returns."""
     if out.suffix not in (".mp4", ".gif"):
         raise ValueError(f"{out} must end in .mp4 or .gif.")
-    env = make_env(env_id, render_mode="rgb_array")
-    names = _action_names(env, env_id)
+    env = make_env(env_id, actions, render_mode="rgb_array")
+    names = _action_names(env, env_id, policy.coding)
     fps = int(env.metadata.get("render_fps") or 30)
     options = {"fps": fps, "macro_block_size": 2} if out.suffix == ".mp4" else {"duration": 1000 / fps, "loop": 0}
     scores = []
@@ -38,38 +48,65 @@ def film(policy: StaQPolicy | Player, env_id: str, out: Path, episodes: int, gre
             obs, _ = env.reset(seed=seed + episode)
             score, ended = 0.0, False
             while not ended:
-                probabilities = policy.action_probabilities(obs)
                 action, _ = policy.predict(obs, deterministic=greedy)
-                writer.append_data(
-                    _frame(np.asarray(env.render()), probabilities, names, int(action) - policy.first_action, score)
-                )
-                obs, reward, terminated, truncated, _ = env.step(int(action))
+                picture, width = _canvas(np.asarray(env.render()), score)
+                if policy.coding is not None:
+                    probabilities, chosen = policy.action_probabilities(obs), policy.coding.choices(action)[0]
+                    if len(names) == 1:
+                        _bars(picture, width, probabilities, names[0], int(chosen))
+                    else:
+                        _strips(picture, width, np.split(probabilities, policy.coding.factors.first[1:]), names, chosen)
+                writer.append_data(np.asarray(picture))
+                obs, reward, terminated, truncated, _ = env.step(action)
                 score, ended = score + float(reward), terminated or truncated
             scores.append(score)
     env.close()
     return scores
 
 
-def _frame(game: np.ndarray, probabilities: np.ndarray, names: list[str], action: int, score: float) -> np.ndarray:
+def _canvas(game: np.ndarray, score: float) -> tuple[Image.Image, int]:
+    """The game with an empty panel beside it, and where the panel begins."""
     width = 2 * round(game.shape[1] * HEIGHT / game.shape[0] / 2)  # video codecs want even sides
     picture = Image.new("RGB", (width + PANEL_WIDTH, HEIGHT), "white")
     resampling = Image.Resampling.NEAREST if game.shape[0] <= HEIGHT else Image.Resampling.BILINEAR
     picture.paste(Image.fromarray(game).resize((width, HEIGHT), resampling), (0, 0))
-    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(size=14)
-    draw.text((width + 12, 10), f"return {score:g}", fill="black", font=font)
-    row = min(36, (HEIGHT - 40) // len(names))
+    ImageDraw.Draw(picture).text((width + 12, 10), f"return {score:g}", fill="black", font=_font(14))
+    return picture, width + 12
+
+
+def _bars(picture: Image.Image, left: int, probabilities: np.ndarray, names: list[str], chosen: int) -> None:
+    """A bar to the right for every action."""
+    draw, row = ImageDraw.Draw(picture), min(36, (HEIGHT - 40) // len(names))
     for i, (name, probability) in enumerate(zip(names, probabilities, strict=True)):
-        top, left = 40 + i * row, width + 12
-        draw.text((left, top), f"{name} {probability:.2f}", fill="black", font=font)
-        bar = (left, top + 18, left + 1 + float(probability) * (PANEL_WIDTH - 26), top + row - 6)
+        top = 40 + i * row
+        draw.text((left, top), f"{name} {probability:.2f}", fill="black", font=_font(14))
         if row >= 30:
-            draw.rectangle(bar, fill="#D55E00" if i == action else "#0072B2")
-    return np.asarray(picture)
+            bar = (left, top + 18, left + 1 + float(probability) * (PANEL_WIDTH - 26), top + row - 6)
+            draw.rectangle(bar, fill=CHOSEN if i == chosen else NOT_CHOSEN)
 
 
-def _action_names(env: gymnasium.Env, env_id: str) -> list[str]:
-    meanings = getattr(env.unwrapped, "get_action_meanings", None)
+def _strips(
+    picture: Image.Image, left: int, parts: list[np.ndarray], names: list[list[str]], chosen: np.ndarray
+) -> None:
+    """A row for every part of an action: a bar upwards for each of its choices."""
+    draw, row = ImageDraw.Draw(picture), min(48, (HEIGHT - 40) // len(parts))
+    for part, (probabilities, its_names, its_choice) in enumerate(zip(parts, names, chosen, strict=True)):
+        bottom, step = 36 + (part + 1) * row, (PANEL_WIDTH - 90) / len(probabilities)
+        draw.text((left, bottom - 14), f"{part}: {its_names[its_choice]}", fill="black", font=_font(11))
+        for i, probability in enumerate(probabilities):
+            x, top = left + 66 + i * step, bottom - 1 - float(probability) * (row - 6)
+            draw.rectangle((x, top, x + step - 2, bottom), fill=CHOSEN if i == its_choice else NOT_CHOSEN)
+
+
+def _font(size: int) -> Any:
+    return ImageFont.load_default(size=size)
+
+
+def _action_names(env: gymnasium.Env, env_id: str, coding: Coding | None) -> list[list[str]]:
+    """Words for the choices of each part."""
+    meanings = getattr(env, "get_action_meanings", None) or getattr(env.unwrapped, "get_action_meanings", None)
     if meanings is not None:
-        return list(meanings())
-    assert isinstance(env.action_space, gymnasium.spaces.Discrete)
-    return ACTION_NAMES.get(env_id) or [f"action {i}" for i in range(int(env.action_space.n))]
+        return [list(meanings())]
+    if env_id in ACTION_NAMES:
+        return [ACTION_NAMES[env_id]]
+    return [] if coding is None else coding.labels()

@@ -467,7 +467,10 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("spaces_", "message"),
     [
-        ({"action_space": spaces.Box(-1, 1, (2,))}, "discrete action space.*Box.*SAC"),
+        ({"action_space": spaces.Text(3)}, "no support for actions of Text"),
+        ({"action_space": spaces.Box(-1, np.inf, (2,))}, r"unbounded \(high = \[inf, inf\]\).*TransformAction"),
+        ({"action_space": spaces.Box(-1, 1, (2,), dtype=np.int64)}, "whole numbers.*MultiDiscrete"),
+        ({"action_space": spaces.MultiDiscrete([1, 1])}, "single action"),
         ({"action_space": spaces.Discrete(1)}, "single action"),
         ({"observation_space": spaces.Dict({"a": spaces.Discrete(2)})}, "Dict observations.*FlattenObservation"),
     ],

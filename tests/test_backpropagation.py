@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from staq.actions import Factors
 from staq.algorithm import regress, taken_actions
 from staq.backpropagation import Autograd, ClosedForm, backpropagation
 from staq.q_networks import OUTPUT_WEIGHT, ConvMlp, QEnsemble
@@ -54,7 +55,7 @@ def test_closed_form_equals_autograd(n_networks: int, arguments: dict[str, Any])
 def test_the_regressions_gradient_is_that_of_its_loss() -> None:
     networks, reference = (ensemble(2, observation_space=VECTOR, net_arch=[8]) for _ in range(2))
     obs, actions, target = torch.randn(32, 5), torch.randint(0, 3, (32,)), torch.randn(32)
-    found = regress(backpropagation(networks, 32), obs, taken_actions(actions, 3), target)
+    found = regress(backpropagation(networks, 32), obs, taken_actions(actions, Factors([3])), target)
     q = reference(obs)
     half_mse(q.gather(1, actions.expand(2, 1, -1)).squeeze(1), target).backward()
     torch.testing.assert_close(found, q.detach())
@@ -75,7 +76,7 @@ def test_the_optimiser_sees_the_gradient() -> None:
     regress(
         backpropagation(networks, 4),
         torch.randn(4, 5),
-        taken_actions(torch.zeros(4, dtype=torch.long), 3),
+        taken_actions(torch.zeros(4, dtype=torch.long), Factors([3])),
         torch.randn(4),
     )
     optimizer.step()

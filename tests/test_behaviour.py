@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from staq.actions import Factors
 from staq.behaviour import Behaviour, epsilon_softmax
 
 
-def make(name: str, n_envs: int, epsilon: float = 0.0, rate: float = 4.0) -> Behaviour:
-    return Behaviour(name, n_envs, epsilon, rate, torch.Generator().manual_seed(0))  # type: ignore[arg-type]
+def make(name: str, n_envs: int, epsilon: float = 0.0, rate: float = 4.0, sizes: tuple[int, ...] = (3,)) -> Behaviour:
+    generator = torch.Generator().manual_seed(0)
+    return Behaviour(name, n_envs, epsilon, rate, generator, Factors(sizes))  # type: ignore[arg-type]
 
 
 def test_epsilon_softmax_by_hand() -> None:
@@ -58,3 +60,20 @@ def test_state_round_trips_in_the_middle_of_a_hold() -> None:
     other.load_state_dict(saved)
     other.generator.set_state(generator)
     assert all(torch.equal(other.act(logits), e) for e in expected)
+
+
+def test_an_action_of_several_parts_explores_as_a_whole() -> None:
+    """With a policy that always takes (0, 0): (1, 1) by ε/4 alone, whereas parts exploring apart would give ε²/4."""
+    logits = torch.tensor([50.0, 0.0, 50.0, 0.0]).expand(20_000, 4)
+    choices = make("softmax", 20_000, 0.4, sizes=(2, 2)).act(logits)
+    assert choices.shape == (20_000, 2)
+    assert (choices == 1).all(1).float().mean().item() == pytest.approx(0.1, abs=0.01)
+    assert (choices == 0).all(1).float().mean().item() == pytest.approx(0.7, abs=0.02)
+
+
+def test_a_held_action_is_held_in_all_its_parts() -> None:
+    behaviour, logits = make("sticky", 200, rate=6.0, sizes=(100, 100)), torch.zeros(200, 200)
+    actions = torch.stack([behaviour.act(logits) for _ in range(30)])  # [T, envs, 2]
+    changed = actions[1:] != actions[:-1]
+    assert (changed[..., 0] == changed[..., 1]).float().mean() > 0.99
+    assert 0.1 < changed.float().mean() < 0.25

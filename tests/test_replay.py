@@ -11,12 +11,13 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from staq.actions import Factors
 from staq.replay import Replay
 
 
 def make(capacity: int, n_envs: int, space: spaces.Space[Any] | None = None) -> Replay:
     generator = torch.Generator().manual_seed(0)
-    return Replay(capacity, space or spaces.Box(-1, 1, (2,)), spaces.Discrete(3), 3, generator, n_envs)
+    return Replay(capacity, space or spaces.Box(-1, 1, (2,)), spaces.Discrete(3), Factors([3]), generator, n_envs)
 
 
 def add(replay: Replay, t: int, n_envs: int, done: bool = False, truncated: bool = False) -> list[float]:

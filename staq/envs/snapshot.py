@@ -3,7 +3,8 @@
 An environment is a graph of Python objects: wrappers, a game, random generators. ``snapshot`` walks it and
 keeps numbers, arrays, containers of them and the states of generators; ``restore`` writes them back into an
 environment made in the same way. Nothing is pickled, so a checkpoint can hold data only, never code. What is
-not plain data (a physics engine's memory) is passed over, so ``restores_exactly`` finds out by trying.
+not plain data is passed over, so ``restores_exactly`` finds out by trying: Box2D keeps its world to itself, MuJoCo
+offers the whole of its own as arrays.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 
 Plain = Any
 _OBJECT, _GENERATOR, _RANDOM_STATE = "__object__", "__generator__", "__random_state__"
+_MUJOCO = "__mujoco__"
 _SKIPPED = object()
 _CONSTANT = (gymnasium.Space, gymnasium.envs.registration.EnvSpec, type)
 _SCALARS = (bool, int, float, str, bytes, type(None))
@@ -106,6 +108,8 @@ def _captured(value: Any, seen: set[int]) -> Plain:
         return {_GENERATOR: value.bit_generator.state}
     if isinstance(value, np.random.RandomState):
         return {_RANDOM_STATE: value.get_state(legacy=False)}
+    if _is_mujoco_data(value):
+        return {_MUJOCO: {"time": value.time, **{name: array.copy() for name, array in _mujoco_arrays(value).items()}}}
     if isinstance(value, dict):
         items = {key: _captured(item, seen) for key, item in value.items()}
         plain = all(type(key) in _SCALARS and item is not _SKIPPED for key, item in items.items())
@@ -142,6 +146,9 @@ def _restored(current: Any, state: Plain, path: str) -> Any:
         current = current if isinstance(current, np.random.RandomState) else np.random.RandomState()
         current.set_state(state[_RANDOM_STATE])
         return current
+    if isinstance(state, dict) and _MUJOCO in state:
+        _restore_mujoco(current, state[_MUJOCO], path)
+        return current
     if isinstance(state, dict):
         current = current if isinstance(current, dict) else {}
         return {key: _restored(current.get(key), item, f"{path}[{key!r}]") for key, item in state.items()}
@@ -157,3 +164,26 @@ def _restored_sequence(current: Any, state: list[Any] | tuple[Any, ...], path: s
     if isinstance(current, deque):
         return deque(items, maxlen=current.maxlen)
     return tuple(items) if isinstance(state, tuple) else items
+
+
+def _is_mujoco_data(value: Any) -> bool:
+    return type(value).__name__ == "MjData" and type(value).__module__.startswith("mujoco")
+
+
+def _mujoco_arrays(data: Any) -> dict[str, np.ndarray]:
+    """Positions, velocities, what the solver starts from, and what was derived from them in the last step.
+
+    A reward can be a difference to the derived state before the step, so that positions alone are not enough. Contacts
+    and constraints, whose number varies, are found anew at the start of every step.
+    """
+    arrays = {name: getattr(data, name) for name in dir(data) if not name.startswith(("_", "efc_"))}
+    return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray) and array.dtype != object}
+
+
+def _restore_mujoco(data: Any, state: dict[str, Any], path: str) -> None:
+    if not _is_mujoco_data(data):
+        raise CannotRestore(f"{path} was MuJoCo's data when the snapshot was taken and is {data!r} now")
+    data.time = state["time"]
+    for name, array in _mujoco_arrays(data).items():
+        if name in state and state[name].shape == array.shape:
+            array[...] = state[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gymnasium import spaces
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
@@ -41,6 +42,8 @@ def build(
     ``exploration_steps`` says in steps what SB3 wants as a fraction of the run; CnnPolicy is StaQ's small network,
     since SB3's own needs images of 36×36 at least.
     """
+    if algo.endswith("dqn") and not isinstance(env.action_space, spaces.Discrete):
+        raise ValueError(f"{algo} needs discrete actions, not {env.action_space}: use --actions boundary.")
     settings = {name: _schedule(value) for name, value in hyperparameters.items()}
     exploration_steps = settings.pop("exploration_steps", None)
     if exploration_steps is not None:

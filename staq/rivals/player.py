@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
+
+from staq.actions import Coding
 
 
 class Player:
     """Plays a model greedily or as it explores: DQN by its ε, PPO and TRPO by their policy."""
 
-    first_action = 0
-
     def __init__(self, model: BaseAlgorithm) -> None:
         self.model = model
+        # Continuous actions have densities, and nothing to list.
+        self.coding = None if isinstance(model.action_space, spaces.Box) else Coding(model.action_space)
 
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ class ActorUpdate(PolicyUpdate):
     def __init__(self, architecture: Architecture, n_critics: int) -> None:
         super().__init__()
         self.n_critics = n_critics
+        self.factors = architecture.factors
         self.actor = QEnsemble(architecture, 1)
         self._divergence = 0.0
 
@@ -33,6 +35,10 @@ class ActorUpdate(PolicyUpdate):
     def logits(self, accumulated: torch.Tensor) -> torch.Tensor:
         return accumulated
 
+    def log_policy(self, obs: torch.Tensor) -> torch.Tensor:
+        """log π, float64 [B, A]"""
+        return self.factors.log_softmax(self.accumulated(obs))
+
     def begin_iteration(self, step_size: StepSize) -> None:
         """An actor does not change with the entropy weight."""
 
@@ -42,11 +48,12 @@ class ActorUpdate(PolicyUpdate):
         step_size = self.effective(step_size)
         obs = replay.observations[: replay.size()]
         q = torch.cat([q_net(piece).mean(0).t() for piece in obs.split(PIECE)])
-        log_pi = self.accumulated(obs).log_softmax(-1).float()
+        log_pi = self.log_policy(obs).float()
         self.train_actor(obs, q, log_pi, replay, step_size)
         for rows in replay.filled_rows():
             replay.accumulated[rows] = self.accumulated(replay.next_observations[rows])
-        reached, exact = self.accumulated(obs).log_softmax(-1), mirror_step(log_pi.double(), q.double(), step_size)
+        reached = self.log_policy(obs)
+        exact = self.factors.each(partial(mirror_step, step_size=step_size), log_pi.double(), q.double())
         self._divergence = kl_divergence(exact, reached).mean().item()
 
     def effective(self, step_size: StepSize) -> StepSize:
@@ -141,10 +148,12 @@ class GradientActor(ActorUpdate):
     ) -> None:
         assert self.optimizer is not None
         actor, total = backpropagation(self.actor, self.batch_size), torch.zeros((), device=obs.device)
+        objective = partial(self.loss, step_size=step_size)
         for rows in replay.draw(self.actor_steps, self.batch_size):
             with torch.enable_grad():
                 logits = actor.forward(obs[rows])[0].t().detach().requires_grad_()  # [B, A]
-                loss = self.loss(logits.log_softmax(-1), q[rows], log_pi[rows], step_size)
+                # Each loss is a divergence or Eq. 4's objective: over independent parts they add up.
+                loss = self.factors.total(objective, self.factors.log_softmax(logits), q[rows], log_pi[rows])
                 (error,) = torch.autograd.grad(loss, logits)
             actor.backward(error.t().unsqueeze(0).contiguous())
             self.optimizer.step()

@@ -52,8 +52,7 @@ class NaturalGradientUpdate(ActorUpdate):
 
     def gradient(self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float) -> torch.Tensor:
         """g: an action's share is how much its q − τ log π exceeds the policy's mean."""
-        pi, gain = log_pi.exp(), q - tau * log_pi
-        error = pi * (gain - (pi * gain).sum(-1, keepdim=True)) / len(obs)
+        error = self.factors.each(_above_mean, log_pi.exp(), q - tau * log_pi) / len(obs)
         total = torch.zeros_like(self._parameters_as_vector())
         for rows in _pieces(len(obs)):
             total += self._pulled_back(obs[rows], error[rows])
@@ -65,7 +64,7 @@ class NaturalGradientUpdate(ActorUpdate):
         for rows in _pieces(len(obs)):
             pi = log_pi[rows].exp()
             change = self._pushed_forward(obs[rows], vector)
-            total += self._pulled_back(obs[rows], pi * (change - (pi * change).sum(-1, keepdim=True)) / len(obs))
+            total += self._pulled_back(obs[rows], self.factors.each(_above_mean, pi, change) / len(obs))
         return total
 
     def line_search(
@@ -75,7 +74,7 @@ class NaturalGradientUpdate(ActorUpdate):
         start, before = self._parameters_as_vector(), soft_value(q, log_pi, tau).mean()
         for trial in range(1, self.line_search_steps + 1):
             self._set_parameters(start + step)
-            new = self.accumulated(obs).log_softmax(-1).float()
+            new = self.log_policy(obs).float()
             if kl_divergence(new, log_pi).mean() <= self.max_kl and soft_value(q, new, tau).mean() > before:
                 self._trials = trial
                 return
@@ -134,6 +133,11 @@ def conjugate_gradients(
         norm, before = torch.dot(residual, residual), norm
         direction = residual + norm / before * direction
     return x
+
+
+def _above_mean(pi: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """(diag π − ππᵀ) v: how the policy's mean of v changes with its logits. [..., A]"""
+    return pi * (values - (pi * values).sum(-1, keepdim=True))
 
 
 def _pieces(n: int) -> Iterator[slice]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from staq.actions import Factors
 from staq.mirror_descent import StepSize, kl_divergence, mirror_step
 from staq.q_networks import OUTPUT_BIAS, OUTPUT_WEIGHT, ConvMlp, QEnsemble
 from staq.q_stack import QStack
@@ -32,7 +33,7 @@ def states_in_equal_number(architecture: ConvMlp | None = None) -> tuple[Replay,
     """A replay in which every state occurs equally often, and two critics with random tables."""
     torch.manual_seed(0)
     n = 4 * N_STATES
-    replay = Replay(n, SPACE, spaces.Discrete(N_ACTIONS), N_ACTIONS, torch.Generator().manual_seed(0))
+    replay = Replay(n, SPACE, spaces.Discrete(N_ACTIONS), Factors([N_ACTIONS]), torch.Generator().manual_seed(0))
     states = np.arange(n) % N_STATES
     for state in states:
         row = np.array([state])

@@ -1,0 +1,131 @@
+"""Actions made of independent parts (App. E): q is a sum over the parts, the policy a product of softmaxes.
+
+An array over actions has one entry per choice, part after part: [..., ΣK]. Since everything is additive over the
+parts, the sums over that axis by which expectations, entropies and divergences are computed for a single part are
+those of the joint policy as they stand. Only what is normalised or drawn has to go part by part. A Discrete space is
+a single part, for which every function here is the plain operation and nothing more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+
+class Factors:
+    """The number of choices of every part.
+
+    :param sizes: K_d, one per part
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = tuple(int(size) for size in sizes)
+        self.n_outputs = sum(self.sizes)
+        self.log_count = sum(math.log(size) for size in self.sizes)
+        """ln|A| of the joint space, which itself may be far too large to count."""
+        self.single = len(self.sizes) == 1
+        self.first = [sum(self.sizes[:d]) for d in range(len(self.sizes))]
+
+    def each(self, function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
+        """A function of the last axis, applied to every part; what it gives is laid side by side again."""
+        return function(*arrays) if self.single else torch.cat(self._of_parts(function, arrays), dim=-1)
+
+    def total(self, function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
+        """A function of the last axis, applied to every part and summed."""
+        return function(*arrays) if self.single else torch.stack(self._of_parts(function, arrays)).sum(0)
+
+    def _of_parts(
+        self, function: Callable[..., torch.Tensor], arrays: tuple[torch.Tensor, ...]
+    ) -> list[torch.Tensor]:
+        return [function(*parts) for parts in zip(*(array.split(self.sizes, -1) for array in arrays), strict=True)]
+
+    def softmax(self, logits: torch.Tensor) -> torch.Tensor:
+        return self.each(lambda part: part.softmax(-1), logits)
+
+    def log_softmax(self, logits: torch.Tensor) -> torch.Tensor:
+        return self.each(lambda part: part.log_softmax(-1), logits)
+
+    def likeliest(self, logits: torch.Tensor) -> torch.Tensor:
+        """The mode of the policy. [B, ΣK] → choices [B], or [B, D] of several parts"""
+        return logits.argmax(-1) if self.single else self.each(lambda part: part.argmax(-1, keepdim=True), logits)
+
+    def draw(self, probabilities: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """One choice per part. [B, ΣK] → [B], or [B, D] of several parts"""
+        drawn = self.each(lambda part: torch.multinomial(part, 1, generator=generator), probabilities)
+        return drawn.squeeze(-1) if self.single else drawn
+
+    def outputs_of(self, choices: torch.Tensor) -> torch.Tensor:
+        """Where the choices lie among all outputs. [..., B] → [..., 1, B], or [..., B, D] → [..., D, B]"""
+        if self.single:
+            return choices.unsqueeze(-2)
+        return (choices + torch.tensor(self.first, device=choices.device)).transpose(-1, -2)
+
+    def log_probability(self, log_pi: torch.Tensor, choices: torch.Tensor) -> torch.Tensor:
+        """log π(a|s) of joint actions. [B, ΣK], [B] or [B, D] → [B]"""
+        return log_pi.gather(-1, self.outputs_of(choices).transpose(-1, -2)).sum(-1)
+
+
+class Coding:
+    """A space of actions as factors, and the way back from choices to actions.
+
+    :param space: Discrete, MultiDiscrete, MultiBinary, or a bounded Box
+    :param n_atoms: K, choices per dimension of a Box, evenly spaced from bound to bound
+    """
+
+    def __init__(self, space: spaces.Space, n_atoms: int = 7) -> None:
+        self.space = space
+        self.atoms: np.ndarray | None = None  # [D, K]
+        if isinstance(space, spaces.Discrete):
+            sizes, self.start = [int(space.n)], np.asarray(space.start)
+        elif isinstance(space, spaces.MultiDiscrete):
+            sizes, self.start = space.nvec.flatten().tolist(), space.start.flatten()
+        elif isinstance(space, spaces.MultiBinary):
+            sizes, self.start = [2] * math.prod(space.shape), np.asarray(0)
+        elif isinstance(space, spaces.Box):
+            self.atoms = np.linspace(space.low.flatten(), space.high.flatten(), n_atoms, axis=1, dtype=space.dtype)
+            sizes = [n_atoms] * len(self.atoms)
+        else:
+            raise ValueError(f"There is no way to enumerate the actions of {space}, part by part.")
+        self.factors = Factors(sizes)
+
+    def actions(self, choices: np.ndarray) -> np.ndarray:
+        """Actions of the space. [B] or [B, D] → [B, ...]"""
+        shape, dtype = self.space.shape, self.space.dtype
+        assert shape is not None
+        if self.atoms is None:
+            return (choices + self.start).astype(dtype).reshape(-1, *shape)
+        parts = choices.reshape(len(choices), -1)  # one dimension is a single part
+        return self.atoms[np.arange(len(self.atoms)), parts].reshape(-1, *shape)
+
+    def choices(self, actions: np.ndarray) -> np.ndarray:
+        """The choices that actions of the space stand for, or are nearest to. [B, ...] → [B], or [B, D]"""
+        parts = np.asarray(actions).reshape(-1, len(self.factors.sizes))
+        if self.atoms is None:
+            found = parts - self.start
+        else:
+            found = np.abs(self.atoms - parts[..., None]).argmin(-1)
+        return found[:, 0] if self.factors.single else found
+
+    def labels(self) -> list[list[str]]:
+        """What every choice of every part stands for."""
+        if self.atoms is not None:
+            return [[f"{value:+.2g}" for value in row] for row in self.atoms]
+        first = np.broadcast_to(self.start, len(self.factors.sizes))
+        return [[str(start + i) for i in range(size)] for start, size in zip(first, self.factors.sizes, strict=True)]
+
+
+def check_box(space: spaces.Box) -> None:
+    """Raises for a Box that has no finite bounds to choose between."""
+    if not np.issubdtype(space.dtype, np.floating):  # type: ignore[arg-type]
+        raise ValueError(f"{space} has whole numbers as actions: say so with a MultiDiscrete space.")
+    for name, bound in (("low", space.low), ("high", space.high)):
+        if not np.isfinite(bound).all():
+            raise ValueError(
+                f"The action space {space} is unbounded ({name} = {bound.flatten().tolist()}): finite choices need "
+                "finite bounds. Give it some, for example with gymnasium.wrappers.TransformAction(env, lambda a: a, "
+                "Box(-1, 1, shape))."
+            )
