@@ -500,7 +500,8 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
             self.policy,
             path,
             environment=None if spec is None else spec.id,
-            boundary_actions=spec is not None and any(w.name == BoundaryActions.__name__ for w in spec.additional_wrappers),
+            boundary_actions=spec is not None
+            and any(w.name == BoundaryActions.__name__ for w in spec.additional_wrappers),
         )
 
     # ------------------------------------------------------------------ stable-baselines3's files and environments

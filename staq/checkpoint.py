@@ -48,6 +48,7 @@ _NUMPY_TYPES: list[Any] = [
     multiarray._reconstruct,
     multiarray.scalar,
     *(type(np.dtype(code)) for code in np.typecodes["All"] if code != "O"),
+    bytes,  # the content of an array without elements
 ]
 
 

@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--actions",
         choices=["factored", "boundary"],
-        help="how continuous actions become finite: choices in each dimension (default), or the bounds of one at a time",
+        help="of a continuous space: choices in every dimension (default), or the bounds of one at a time",
     )
     command.add_argument("--timesteps", type=whole_number, help="environment steps in all; by default the preset's")
     command.add_argument("--seed", type=int, help="0 by default")
@@ -323,7 +323,8 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
 def _resumed(options: argparse.Namespace) -> tuple[Config, Path]:
     """A run as it was configured; only its end may be moved."""
     names = ("env", "algo", "actions", "preset", "policy", "seed", "n_envs", "out", "eval_every", "eval_episodes")
-    given = [name for name in (*names, "threads", "device") if getattr(options, name) is not None] + list(_overrides(options))
+    given = [name for name in (*names, "threads", "device") if getattr(options, name) is not None]
+    given += list(_overrides(options))
     if given:
         raise ValueError(
             f"--resume continues a run as it was configured: leave out {', '.join(given)}. Only --timesteps may be "

@@ -9,6 +9,7 @@ import gymnasium
 import imageio.v2 as imageio
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+from tqdm import tqdm
 
 from staq.actions import Coding
 from staq.policies import StaQPolicy
@@ -43,7 +44,7 @@ def film(
     options = {"fps": fps, "macro_block_size": 2} if out.suffix == ".mp4" else {"duration": 1000 / fps, "loop": 0}
     scores = []
     writer: Any = imageio.get_writer(out, **options)
-    with writer, policy.seeded(seed):
+    with writer, policy.seeded(seed), tqdm(unit=" frames", desc=out.name) as progress:
         for episode in range(episodes):
             obs, _ = env.reset(seed=seed + episode)
             score, ended = 0.0, False
@@ -57,6 +58,7 @@ def film(
                     else:
                         _strips(picture, width, np.split(probabilities, policy.coding.factors.first[1:]), names, chosen)
                 writer.append_data(np.asarray(picture))
+                progress.update()
                 obs, reward, terminated, truncated, _ = env.step(action)
                 score, ended = score + float(reward), terminated or truncated
             scores.append(score)

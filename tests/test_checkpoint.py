@@ -40,6 +40,7 @@ def finish(model: StaQ, folder: Path, total: int) -> StaQ:
         ("CartPole-v1", {"learning_rate": lambda progress: 1e-3 * progress, "weighting": "exact"}),
         ("MinAtar/Breakout-v1", {}),
         ("MinAtar/SpaceInvaders-v1", {"memory_size": 1}),
+        ("HalfCheetah-v5", {"behaviour": "sticky"}),
     ],
 )
 @pytest.mark.parametrize("stop_after", [200, 1400])
@@ -238,6 +239,7 @@ def test_environments_that_cannot_be_restored_begin_new_episodes(tmp_path: Path)
     [
         *((name, True) for name in ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1")),
         *((f"MinAtar/{g}-v1", True) for g in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")),
+        *((f"{body}-v5", True) for body in ("HalfCheetah", "Walker2d", "Ant", "Humanoid")),
         ("LunarLander-v3", False),
     ],
 )
@@ -297,6 +299,14 @@ def test_a_shared_generator_stays_shared() -> None:
     restore(second, snapshot(first))
     assert second.one is second.two
     assert second.one.rand() == first.one.rand()
+
+
+def test_the_state_of_mujoco_needs_mujoco() -> None:
+    cheetah, pendulum = gymnasium.make("HalfCheetah-v5"), gymnasium.make("Pendulum-v1")
+    cheetah.reset()
+    data = {"data": snapshot(cheetah.unwrapped)["__object__"]["data"]}
+    with pytest.raises(CannotRestore, match="was MuJoCo's data"):
+        restore(pendulum.unwrapped, {"__object__": data})
 
 
 def test_an_object_that_is_not_there_cannot_be_restored() -> None:

@@ -17,8 +17,9 @@ import imageio.v2 as imageio
 import numpy as np
 import pytest
 
-from staq import cli, runs
+from staq import cli, load_policy, runs
 from staq.evaluation import read_rows
+from staq.export import WEIGHTS
 from staq.plots import kind_of, labels_of
 from staq.runs import Config
 from tests.conftest import small_model
@@ -162,6 +163,59 @@ def test_watch_makes_a_film_with_the_probabilities(name: str, env: str, monkeypa
     assert frame.shape[0] == 320
     assert frame.shape[1] > 320  # the game and the panel beside it
     assert cli.main(["watch", "run", "--out", "film.png"]) == 1
+
+
+class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
+    """A plane on which a point is to be pointed at, in five steps."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.goal, self.steps = self.np_random.uniform(-1, 1, 2).astype(np.float32), 0
+        return self.goal, {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        self.steps += 1
+        return self.goal, -float(np.abs(action - self.goal).sum()), self.steps == 5, False, {}
+
+    def render(self) -> Any:
+        return np.full((64, 64, 3), 128, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("actions", ["factored", "boundary"])
+def test_continuous_actions_through_the_whole_command_line(
+    actions: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gymnasium.register("Reach-v0", entry_point=Reach)
+    try:
+        assert train("whole", "--actions", actions, env="Reach-v0") == 0
+        assert train("run", "--actions", actions, env="Reach-v0", steps=400) == 0
+        assert cli.main(["train", "--resume", "run", "--timesteps", "1000"]) == 0
+        assert (tmp_path / "run/model" / WEIGHTS).read_bytes() == (tmp_path / "whole/model" / WEIGHTS).read_bytes()
+        assert cli.main(["eval", "run", "--episodes", "2"]) == 0
+        assert cli.main(["watch", "run", "--out", "film.gif"]) == 0
+    finally:
+        del gymnasium.registry["Reach-v0"]
+    assert load_policy("run/model")[0].coding.factors.sizes == ((7, 7) if actions == "factored" else (5,))
+    assert Config.load(Path("run")).actions == actions
+    with imageio.get_reader("film.gif") as film:
+        frame = film.get_data(0)
+    orange = (frame[..., 0] > 180) & (frame[..., 2] < 60)
+    assert orange[:, 320:].any()  # what was chosen
+
+
+def test_a_rival_can_have_the_boundary(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--algo", "dqn", "--actions", "boundary", "--n-envs", "1", "--threads", "1", "--eval-episodes", "1"]
+    assert cli.main(["train", "Pendulum-v1", "--timesteps", "300", "--out", "dqn", *arguments]) == 0
+    assert cli.main(["eval", "dqn", "--episodes", "1"]) == 0
+    assert "Pendulum-v1  greedy" in capsys.readouterr().out
 
 
 def test_plot_joins_seeds_and_tells_kinds_apart(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,11 +14,11 @@ import torch
 from gymnasium import spaces
 from safetensors import SafetensorError
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from staq import StaQ, load_policy
+from staq import BoundaryActions, StaQ, load_policy
 from staq.export import DESCRIPTION, WEIGHTS, describe_space, space_from
-from tests.conftest import SMALL, small_model
+from tests.conftest import SMALL, Endless, small_model
 from tests.test_q_networks import TinyExtractor
 
 
@@ -132,6 +132,7 @@ def test_damage_and_foreign_files_are_named(tmp_path: Path) -> None:
         spaces.Box(0, 1, (10, 10, 4), dtype=bool),  # type: ignore[arg-type]
         spaces.Discrete(5, start=2),
         spaces.MultiDiscrete([3, 4]),
+        spaces.MultiDiscrete([3, 4], start=[1, -1]),
         spaces.MultiBinary(6),
     ],
     ids=str,
@@ -139,3 +140,23 @@ def test_damage_and_foreign_files_are_named(tmp_path: Path) -> None:
 def test_spaces_round_trip_through_json(space: spaces.Space[Any]) -> None:
     described = json.loads(json.dumps(describe_space(space), allow_nan=False))
     assert space_from(described) == space
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Box(-1, 2, (2,)), spaces.MultiDiscrete([2, 4], start=[1, 0]), spaces.MultiBinary(3)], ids=str
+)
+def test_policies_with_several_parts_are_exported_whole(tmp_path: Path, space: spaces.Space[Any]) -> None:
+    model = StaQ("MlpPolicy", DummyVecEnv([lambda: Endless(action_space=space)] * 4), **SMALL, n_atoms=5)
+    model.learn(400)
+    policy, description = load_policy(model.export(tmp_path / "policy"))
+    obs = np.random.default_rng(0).uniform(-1, 1, (20, 3)).astype(np.float32)
+    np.testing.assert_allclose(policy.action_probabilities(obs), model.action_probabilities(obs), atol=1e-12)
+    np.testing.assert_array_equal(policy.predict(obs, deterministic=True)[0], model.predict(obs, deterministic=True)[0])
+    assert not description["boundary_actions"]
+
+
+def test_an_export_says_that_actions_were_the_boundary(tmp_path: Path) -> None:
+    model = StaQ("MlpPolicy", make_vec_env("Pendulum-v1", 4, wrapper_class=BoundaryActions), **SMALL)
+    _, description = load_policy(model.export(tmp_path / "policy"))
+    assert description["boundary_actions"]
+    assert description["environment"] == "Pendulum-v1"

@@ -19,6 +19,10 @@ def test_every_preset_loads(name: str) -> None:
         ("LunarLander-v3", "classic"),
         ("MinAtar/Seaquest-v1", "minatar"),
         ("FrozenLake-v1", "classic"),
+        ("HalfCheetah-v5", "mujoco"),
+        ("Walker2d-v4", "mujoco"),
+        ("Ant-v4", "mujoco-large"),
+        ("Humanoid-v5", "mujoco-large"),
     ],
 )
 def test_an_environment_finds_its_preset(env_id: str, name: str) -> None:
@@ -48,6 +52,12 @@ def test_the_papers_table() -> None:
     assert (classic["reward_scale"], minatar["reward_scale"]) == (10, 100)
     assert (classic["ent_decay_steps"], minatar["ent_decay_steps"]) == (500_000, 1_000_000)
     assert presets.load("minatar-release").hyperparameters["reward_scale"] == 200
+
+
+def test_the_papers_target_intervals_for_mujoco() -> None:
+    """App. E."""
+    intervals = [presets.load(name).hyperparameters["target_update_interval"] for name in ("mujoco", "mujoco-large")]
+    assert intervals == [1000, 2500]
 
 
 def test_misspellings_name_the_nearest() -> None:

@@ -38,9 +38,7 @@ class Factors:
         """A function of the last axis, applied to every part and summed."""
         return function(*arrays) if self.single else torch.stack(self._of_parts(function, arrays)).sum(0)
 
-    def _of_parts(
-        self, function: Callable[..., torch.Tensor], arrays: tuple[torch.Tensor, ...]
-    ) -> list[torch.Tensor]:
+    def _of_parts(self, function: Callable[..., torch.Tensor], arrays: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
         return [function(*parts) for parts in zip(*(array.split(self.sizes, -1) for array in arrays), strict=True)]
 
     def softmax(self, logits: torch.Tensor) -> torch.Tensor:
@@ -104,10 +102,7 @@ class Coding:
     def choices(self, actions: np.ndarray) -> np.ndarray:
         """The choices that actions of the space stand for, or are nearest to. [B, ...] → [B], or [B, D]"""
         parts = np.asarray(actions).reshape(-1, len(self.factors.sizes))
-        if self.atoms is None:
-            found = parts - self.start
-        else:
-            found = np.abs(self.atoms - parts[..., None]).argmin(-1)
+        found = parts - self.start if self.atoms is None else np.abs(self.atoms - parts[..., None]).argmin(-1)
         return found[:, 0] if self.factors.single else found
 
     def labels(self) -> list[list[str]]:
@@ -120,7 +115,7 @@ class Coding:
 
 def check_box(space: spaces.Box) -> None:
     """Raises for a Box that has no finite bounds to choose between."""
-    if not np.issubdtype(space.dtype, np.floating):  # type: ignore[arg-type]
+    if not np.issubdtype(space.dtype, np.floating):
         raise ValueError(f"{space} has whole numbers as actions: say so with a MultiDiscrete space.")
     for name, bound in (("low", space.low), ("high", space.high)):
         if not np.isfinite(bound).all():

@@ -148,7 +148,10 @@ class GradientActor(ActorUpdate):
     ) -> None:
         assert self.optimizer is not None
         actor, total = backpropagation(self.actor, self.batch_size), torch.zeros((), device=obs.device)
-        objective = partial(self.loss, step_size=step_size)
+
+        def objective(log_pi: torch.Tensor, q: torch.Tensor, log_pi_k: torch.Tensor) -> torch.Tensor:
+            return self.loss(log_pi, q, log_pi_k, step_size)
+
         for rows in replay.draw(self.actor_steps, self.batch_size):
             with torch.enable_grad():
                 logits = actor.forward(obs[rows])[0].t().detach().requires_grad_()  # [B, A]
