@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import torch
@@ -29,7 +30,7 @@ def forward_flops(architecture: ConvMlp) -> tuple[int, int]:
     """Of one network and one observation, two per multiplication: (all layers, the first alone)."""
     layers = []
     for name, (inputs, outputs) in architecture.trunk_shapes.items():
-        layers.append(2 * inputs * outputs * (architecture.n_positions if name.startswith("conv") else 1))
+        layers.append(2 * inputs * outputs * (math.prod(architecture.first_size) if name.startswith("conv") else 1))
     layers.append(2 * architecture.hidden_size * architecture.n_actions)
     return sum(layers), layers[0]
 

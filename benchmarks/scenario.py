@@ -95,6 +95,7 @@ def full_model(
         rows = getattr(replay, name)
         rows[:] = rows[torch.arange(len(rows)) % INTERVAL]
     replay.full, replay.pos = True, 0
+    replay.remake_kept()
     update = model.policy.policy_update
     if isinstance(update, StackUpdate):
         stack = update.stack

@@ -211,6 +211,7 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
             self.factors,
             self._generators["replay"],
             self.n_envs,
+            self.policy.architecture.kept,
         )
         self._behaviour = Behaviour(
             self.behaviour,
@@ -341,8 +342,8 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
                 taken = taken_actions(replay.actions[batches], self.factors)
             with self._timed("gradient"):
                 for rows, actions, target in zip(batches, taken, targets, strict=True):
-                    obs = replay.observations.index_select(0, rows)
-                    q = regress(critics, obs, actions, target, self.factors.single)
+                    kept = replay.kept.index_select(0, rows)
+                    q = regress(critics, kept, actions, target, self.factors.single)
                     self.policy.optimizer.step()
                 # Of the window's last batch, and summed on the device: nothing is read back between gradients.
                 q_taken = (q * taken[-1]).sum(1) * self.batch_size  # [E, B]
@@ -398,7 +399,7 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         for piece, part in zip(pieces, q.split(PIECE), strict=True):
             # A piece that is not full is filled up with any rows, whose q is not used.
             full = torch.nn.functional.pad(piece, (0, PIECE - len(piece)))
-            values = networks.forward(self.replay.next_observations.index_select(0, full))
+            values = networks.forward(self.replay.next_kept.index_select(0, full))
             part.copy_(ensemble_value(values, self.target_reduce)[:, : len(piece)].t())
         return q
 
@@ -519,7 +520,7 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
                 f"{path} holds a {type(replay).__name__}, not a replay of {type(self).__name__}: save one with "
                 "save_replay_buffer."
             )
-        replay.adopt(self._generators["replay"], self.n_envs)
+        replay.adopt(self._generators["replay"], self.n_envs, self.policy.architecture.kept)
         self.replay_buffer = replay
         self._recompute_logits()
 
@@ -557,13 +558,13 @@ def taken_actions(choices: torch.Tensor, factors: Factors) -> torch.Tensor:
 
 
 def regress(
-    critics: Backpropagation, obs: torch.Tensor, taken: torch.Tensor, target: torch.Tensor, single: bool = True
+    critics: Backpropagation, kept: torch.Tensor, taken: torch.Tensor, target: torch.Tensor, single: bool = True
 ) -> torch.Tensor:
     """The gradient of ``half_mse`` (Eq. 13), and q of all choices. [B, ...], [A, B], [B] → [E, A, B]
 
     :param single: whether actions have a single part; otherwise their q is the sum over the choices taken
     """
-    q = critics.forward(obs)
+    q = critics.forward(kept)
     if single:
         critics.backward((q - target).mul_(taken))
     else:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
 from torch import nn
 
-from staq.q_networks import ConvMlp, FirstInput, QEnsemble
+from staq.q_networks import OUTPUT_BIAS, ConvMlp, QEnsemble
 
 
 class Backpropagation(Protocol):
     """Two halves of a gradient step; what lies between them, the loss, is up to the caller."""
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Outputs of each network, without a graph; valid until the next call. [B, ...] → [E, A, B]"""
+    def forward(self, kept: torch.Tensor) -> torch.Tensor:
+        """Outputs of each network, without a graph; valid until the next call. [B, ...] → [E, A, B]
+
+        :param kept: what the architecture keeps of B observations
+        """
 
     def backward(self, error: torch.Tensor) -> None:
         """Fills every ``.grad`` from the loss's derivative by those outputs. [E, A, B]"""
@@ -39,9 +43,9 @@ class Autograd:
     def __init__(self, ensemble: QEnsemble) -> None:
         self.ensemble = ensemble
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+    def forward(self, kept: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
-            self.outputs = self.ensemble(obs)
+            self.outputs = self.ensemble.architecture.q_of_kept(self.ensemble.weights, kept)
         return self.outputs.detach()
 
     def backward(self, error: torch.Tensor) -> None:
@@ -53,15 +57,21 @@ class ClosedForm:
     """Back-propagation through ReLU layers, written out, on buffers and views of them that are made once.
 
     Between two large products everything small is slow, since nothing of it is left in a CPU's cache: what counts is
-    how few calls there are.
+    how few calls there are. And what one core has written is slow to reach another, so that on several of them every
+    network has its own copy of the input: then a core that works on one network meets nothing of the others.
     """
 
     def __init__(self, ensemble: QEnsemble, batch_size: int) -> None:
         assert isinstance(ensemble.architecture, ConvMlp)
-        self.first_input = FirstInput(ensemble.architecture, batch_size, ensemble.device)
-        self.n_pieces = ensemble.architecture.n_positions
+        self.architecture = ensemble.architecture
+        n_networks, device = len(ensemble.weights[OUTPUT_BIAS]), ensemble.device
+        several_cores = device.type == "cpu" and torch.get_num_threads() > 1
+        positions = self.architecture.first_size
+        self.n_pieces = math.prod(positions)
+        inputs = next((size[0] for size in self.architecture.trunk_shapes.values()), self.architecture.hidden_size)
+        self.rows = torch.empty(n_networks if several_cores else 1, batch_size, *positions, inputs, device=device)
         layers = []
-        seen = self.first_input.rows
+        seen = self.rows
         for name in ensemble.architecture.trunk_shapes:
             layers.append(HiddenLayer(ensemble, name, seen))
             seen = layers[-1].activation
@@ -73,8 +83,12 @@ class ClosedForm:
         self.outputs = bias.new_empty(*bias.shape, batch_size)
 
     @torch.no_grad()
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        self.first_input.fill(obs)
+    def forward(self, kept: torch.Tensor) -> torch.Tensor:
+        if kept.dtype == torch.bool and kept.dim() == 2:  # bits become floats on their way into the rows
+            first_input = kept.view(torch.uint8)
+        else:
+            first_input = self.architecture.prepared(kept)
+        self.rows.copy_(first_input.view_as(self.rows[:1]))
         for layer in self.layers:
             torch.baddbmm(layer.bias_row, layer.seen, layer.weight, out=layer.activation).relu_()
         return torch.baddbmm(self.bias_column, self.weight, self.hidden_as_columns, out=self.outputs)
@@ -98,9 +112,11 @@ class ClosedForm:
 
     def _first_weight_gradient(self, layer: HiddenLayer) -> None:
         """Σ over rows in as many pieces as a convolution has positions: one long sum would keep one core busy."""
-        pieces = layer.seen[0].view(self.n_pieces, -1, layer.seen.shape[-1]).transpose(1, 2)
-        for grad, error in zip(layer.weight_grad, layer.error, strict=True):
-            torch.sum(torch.bmm(pieces, error.view(self.n_pieces, -1, error.shape[-1])), 0, out=grad)
+        copies, (inputs, outputs) = len(self.rows), layer.weight_grad.shape[1:]
+        pieces = self.rows.view(copies * self.n_pieces, -1, inputs).transpose(1, 2)
+        for error, grad in zip(layer.error.split(copies), layer.weight_grad.split(copies), strict=True):
+            of_pieces = torch.bmm(pieces, error.view(len(pieces), -1, outputs))
+            torch.sum(of_pieces.view(copies, self.n_pieces, inputs, outputs), 1, out=grad)
 
 
 class HiddenLayer:

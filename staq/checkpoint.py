@@ -308,6 +308,7 @@ def _restore_replay(model: PolicyMirrorDescent, state: dict[str, Any], folder: P
     rows = (replay.pos - size + torch.arange(size)) % replay.buffer_size  # oldest first
     for name in replay.TRANSITION:
         getattr(replay, name)[rows] = torch.cat([segment[name] for segment in segments])[-size:].to(replay.device)
+    replay.remake_kept()
     replay.accumulated[:size] = state["accumulated"].to(replay.device)
     replay.pending[:] = False
 

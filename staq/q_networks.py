@@ -46,8 +46,12 @@ class Architecture(ABC):
     def initial_trunk(self) -> dict[str, torch.Tensor]:
         """Freshly drawn weights of one network, without its output layer."""
 
+    def kept(self, obs: torch.Tensor) -> torch.Tensor:
+        """What a replay keeps of observations for the networks: whatever can be done once, in the type they have."""
+        return obs
+
     @abstractmethod
-    def prepared(self, obs: torch.Tensor) -> torch.Tensor:
+    def prepared(self, kept: torch.Tensor) -> torch.Tensor:
         """What every network computes from B observations alike, and ``hidden`` starts from."""
 
     @abstractmethod
@@ -63,7 +67,11 @@ class Architecture(ABC):
 
     def q_values(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
         """q of N networks for B observations in their stored type. → [N, A, B]"""
-        return output(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], self.hidden(weights, self.prepared(obs)))
+        return self.q_of_kept(weights, self.kept(obs))
+
+    def q_of_kept(self, weights: Weights, kept: torch.Tensor) -> torch.Tensor:
+        """The same from what a replay keeps of the observations."""
+        return output(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], self.hidden(weights, self.prepared(kept)))
 
     def preprocessed(self, obs: torch.Tensor) -> torch.Tensor:
         """SB3's preparation: floats, images scaled to [0, 1], one-hot for discrete observations."""
@@ -97,7 +105,7 @@ class ConvMlp(Architecture):
         self.channels_last = channels_last
         features = get_flattened_obs_dim(observation_space)
         self.trunk_shapes: dict[str, tuple[int, int]] = {}  # (inputs, outputs)
-        self.n_positions = 1  # rows per observation that the first layer multiplies
+        self.first_size: tuple[int, ...] = ()  # height and width of what comes out of the first convolution
         if self.conv_arch:
             features = self._convolution_shapes(observation_space)
         for i, width in enumerate(self.net_arch):
@@ -123,7 +131,7 @@ class ConvMlp(Architecture):
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
             channels = filters
             if i == 0:
-                self.n_positions = height * width
+                self.first_size = (height, width)
         return channels * height * width
 
     def initial_trunk(self) -> dict[str, torch.Tensor]:
@@ -134,11 +142,20 @@ class ConvMlp(Architecture):
             weights[f"{name}.bias"] = torch.empty(outputs).uniform_(-bound, bound)
         return weights
 
-    def prepared(self, obs: torch.Tensor) -> torch.Tensor:
+    def kept(self, obs: torch.Tensor) -> torch.Tensor:
+        """Of boards of bits the patches, which are few bytes and a gather of short runs to make: [B, H'·W'·inputs]."""
+        if not self.conv_arch or obs.dtype != torch.bool:
+            return obs
+        return self._patches(obs.unsqueeze(0)).flatten(2)[0]
+
+    def prepared(self, kept: torch.Tensor) -> torch.Tensor:
         """What the first layer of every network multiplies: [1, B, inputs], or patches [1, B, H', W', inputs]."""
-        x = self.preprocessed(obs).unsqueeze(0)  # [1, B, ...]
-        if not self.conv_arch:
-            return x.flatten(2)
+        if self.conv_arch and kept.dim() == 2:  # patches already
+            return kept.view(torch.uint8).float().view(1, len(kept), *self.first_size, -1)
+        x = self.preprocessed(kept).unsqueeze(0)  # [1, B, ...]
+        return self._patches(x) if self.conv_arch else x.flatten(2)
+
+    def _patches(self, x: torch.Tensor) -> torch.Tensor:
         return patches(x if self.channels_last else x.permute(0, 1, 3, 4, 2), *self.conv_arch[0][1:])
 
     def hidden(self, weights: Weights, prepared: torch.Tensor) -> torch.Tensor:
@@ -180,8 +197,8 @@ class StackedModule(Architecture):
     def initial_trunk(self) -> dict[str, torch.Tensor]:
         return {name: weight.detach() for name, weight in self.build().named_parameters()}
 
-    def prepared(self, obs: torch.Tensor) -> torch.Tensor:
-        return self.preprocessed(obs)
+    def prepared(self, kept: torch.Tensor) -> torch.Tensor:
+        return self.preprocessed(kept)
 
     def hidden(self, weights: Weights, prepared: torch.Tensor) -> torch.Tensor:
         x = prepared
@@ -220,33 +237,6 @@ class QEnsemble(nn.Module):
         return self.architecture.q_values(self.weights, obs)
 
 
-class FirstInput:
-    """What ``ConvMlp.prepared`` gives for batches of one size, in memory and views that are made once."""
-
-    def __init__(self, architecture: ConvMlp, batch_size: int, device: torch.device) -> None:
-        self.architecture = architecture
-        shape = architecture.observation_space.shape
-        sizes = (batch_size, *shape) if architecture.conv_arch and shape is not None else None
-        if sizes is None:
-            inputs = next(iter(architecture.trunk_shapes.values()))[0] if architecture.trunk_shapes else None
-            self.rows = torch.empty(1, batch_size, inputs or architecture.hidden_size, device=device)
-            return
-        self.pixels = torch.empty(sizes, device=device)
-        image = self.pixels if architecture.channels_last else self.pixels.permute(0, 2, 3, 1)
-        self.runs = rows_of_patches(image.unsqueeze(0), *architecture.conv_arch[0][1:])
-        self.rows = torch.cat(self.runs, dim=-1)  # [1, B, H', W', k·k·C]
-
-    def fill(self, obs: torch.Tensor) -> None:
-        if not self.architecture.conv_arch:
-            self.rows.copy_(self.architecture.preprocessed(obs).flatten(1))
-            return
-        if obs.dtype == torch.bool:
-            self.pixels.copy_(obs.view(torch.uint8))
-        else:
-            self.pixels.copy_(self.architecture.preprocessed(obs))
-        torch.cat(self.runs, dim=-1, out=self.rows)
-
-
 def affine(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """x W + b for N networks, whose input is their own or shared. [N, I, O], [N, O], [N or 1, B, I] → [N, B, O]"""
     return torch.baddbmm(bias.unsqueeze(1), x.expand(len(weight), -1, -1), weight)
@@ -262,14 +252,9 @@ def output(weight: torch.Tensor, bias: torch.Tensor, hidden: torch.Tensor) -> to
 
 def patches(x: torch.Tensor, kernel: int, stride: int) -> torch.Tensor:
     """Every kernel × kernel patch, flattened as (row, column, channel). [N, B, H, W, C] → [N, B, H', W', k·k·C]"""
-    return torch.cat(rows_of_patches(x, kernel, stride), dim=-1)
-
-
-def rows_of_patches(x: torch.Tensor, kernel: int, stride: int) -> list[torch.Tensor]:
-    """The same row by row of the kernel, as views: each [N, B, H', W', k·C], with runs of k·C in memory."""
     runs = x.unfold(3, kernel, stride).transpose(-1, -2).flatten(-2)  # [N, B, H, W', k·C]
     last = x.shape[2] - kernel
-    return [runs[:, :, y : y + last + 1 : stride] for y in range(kernel)]
+    return torch.cat([runs[:, :, y : y + last + 1 : stride] for y in range(kernel)], dim=-1)
 
 
 def _attribute(name: str) -> str:

@@ -101,7 +101,7 @@ class QStack(nn.Module):
 
     def _accumulated_piece(self, obs: torch.Tensor) -> torch.Tensor:
         total = self._folded_bias.repeat(len(obs), 1)  # [B, A]
-        prepared = self.architecture.prepared(obs)
+        prepared = self.architecture.prepared(self.architecture.kept(obs))
         for block, output in zip(self.blocks, self._folded_outputs, strict=False):
             filled = {name: w[: len(output)] for name, w in block.items()}
             hidden = self.architecture.hidden(filled, prepared)  # [N, B, H]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,10 @@ class Replay(ReplayBuffer):
 
     Unlike SB3's buffer it draws from its own generator, fills up to exactly ``buffer_size`` for any number of
     environments, and keeps ``terminated`` apart from ``truncated``. Observations are kept as the policy saw
-    them: under VecNormalize that is normalised, by the statistics of their time.
+    them: under VecNormalize that is normalised, by the statistics of their time. Beside them is what the networks
+    want of them, where that is something else.
+
+    :param kept: what the networks want of observations, ``Architecture.kept``
     """
 
     def __init__(
@@ -33,9 +36,11 @@ class Replay(ReplayBuffer):
         factors: Factors,
         generator: torch.Generator,
         n_envs: int = 1,
+        kept: Callable[[torch.Tensor], torch.Tensor] = lambda obs: obs,
     ) -> None:
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, generator.device, n_envs)
         self.generator = generator
+        self.make_kept = kept
         self.observations: Any
         self.next_observations: Any
         self._allocate_observations(self.to_torch(np.zeros((), dtype=observation_space.dtype)).dtype)
@@ -64,8 +69,10 @@ class Replay(ReplayBuffer):
             self._allocate_observations(obs.dtype)  # VecNormalize returns floats whatever its space says
         truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
         rows = (self.pos + torch.arange(n, device=self.device)) % self.buffer_size
-        self.observations[rows] = obs.reshape(n, *self.obs_shape)
-        self.next_observations[rows] = next_obs.reshape(n, *self.obs_shape)
+        self.observations[rows] = obs = obs.reshape(n, *self.obs_shape)
+        self.next_observations[rows] = next_obs = next_obs.reshape(n, *self.obs_shape)
+        if self.kept is not self.observations:
+            self.kept[rows], self.next_kept[rows] = self.make_kept(obs), self.make_kept(next_obs)
         self.actions[rows] = self.to_torch(action).long()
         self.rewards[rows] = self.to_torch(reward).float()
         self.terminated[rows] = self.to_torch(done & ~truncated)
@@ -113,6 +120,20 @@ class Replay(ReplayBuffer):
         shape = (self.buffer_size, *self.obs_shape)
         self.observations = torch.zeros(shape, dtype=dtype, device=self.device)
         self.next_observations = torch.zeros(shape, dtype=dtype, device=self.device)
+        self.remake_kept()
+
+    def remake_kept(self) -> None:
+        """Follows observations that were not added one by one."""
+        one = self.observations[:1]
+        if self.make_kept(one) is one:
+            self.kept, self.next_kept = self.observations, self.next_observations
+            return
+        of_one = self.make_kept(one)
+        shape = (self.buffer_size, *of_one.shape[1:])
+        self.kept, self.next_kept = (of_one.new_zeros(shape) for _ in range(2))
+        for rows in self.filled_rows():
+            self.kept[rows] = self.make_kept(self.observations[rows])
+            self.next_kept[rows] = self.make_kept(self.next_observations[rows])
 
     TRANSITION = ("observations", "next_observations", "actions", "rewards", "terminated")
     """What is written once per transition, and never changes."""
@@ -122,7 +143,10 @@ class Replay(ReplayBuffer):
         rows = (self.pos - n + torch.arange(n, device=self.device)) % self.buffer_size
         return {name: getattr(self, name)[rows] for name in self.TRANSITION}
 
-    def adopt(self, generator: torch.Generator, n_envs: int) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("make_kept", "kept", "next_kept")}
+
+    def adopt(self, generator: torch.Generator, n_envs: int, kept: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Makes an unpickled replay draw from the given generator, on its device, for so many environments."""
         self.generator, self.device, self.n_envs = generator, generator.device, n_envs
         for name, value in self.__dict__.items():
@@ -130,3 +154,5 @@ class Replay(ReplayBuffer):
                 setattr(self, name, value.to(self.device))
         self.pending[:] = False
         self.last_rows = torch.zeros(n_envs, dtype=torch.long, device=self.device)
+        self.make_kept = kept
+        self.remake_kept()

@@ -36,16 +36,19 @@ def ensemble(n: int, **arguments: Any) -> QEnsemble:
         {"observation_space": BOARD, "net_arch": [], "conv_arch": [(4, 3, 1)]},
     ],
 )
-def test_closed_form_equals_autograd(n_networks: int, arguments: dict[str, Any]) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_closed_form_equals_autograd(n_networks: int, arguments: dict[str, Any], threads: int) -> None:
     """Twice on the same buffers, so that nothing of the first batch is left in the second."""
+    torch.set_num_threads(threads)  # on several, every network has an input of its own
     networks, reference = ensemble(n_networks, **arguments), ensemble(n_networks, **arguments)
     closed = backpropagation(networks, 32)
     assert isinstance(closed, ClosedForm)
     for _ in range(2):
         obs = torch.rand(32, 10, 10, 4) > 0.5 if arguments["observation_space"] is BOARD else torch.randn(32, 5)
-        error = torch.randn(n_networks, 3, 32)
+        error, kept = torch.randn(n_networks, 3, 32), networks.architecture.kept(obs)
         plain = Autograd(reference)
-        torch.testing.assert_close(closed.forward(obs), plain.forward(obs), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(closed.forward(kept), reference(obs).detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(closed.outputs, plain.forward(kept), rtol=1e-4, atol=1e-5)
         closed.backward(error)
         plain.backward(error)
         for name, weight in reference.weights.items():

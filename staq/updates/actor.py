@@ -154,7 +154,7 @@ class GradientActor(ActorUpdate):
 
         for rows in replay.draw(self.actor_steps, self.batch_size):
             with torch.enable_grad():
-                logits = actor.forward(obs[rows])[0].t().detach().requires_grad_()  # [B, A]
+                logits = actor.forward(replay.kept[rows])[0].t().detach().requires_grad_()  # [B, A]
                 # Each loss is a divergence or Eq. 4's objective: over independent parts they add up.
                 loss = self.factors.total(objective, self.factors.log_softmax(logits), q[rows], log_pi[rows])
                 (error,) = torch.autograd.grad(loss, logits)

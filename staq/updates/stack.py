@@ -51,12 +51,12 @@ class StackUpdate(PolicyUpdate):
         beta = step_size.beta
         new_weight = 1.0 if self.weighting == "current" else step_size.alpha
         _, deleted_weight = pushed_weights(self.stack.relative_weights, beta, new_weight, self.stack.memory_size)
-        new, oldest, evaluate = q_net.weights, self.stack.oldest, q_net.architecture.q_values
+        new, oldest, evaluate = q_net.weights, self.stack.oldest, q_net.architecture.q_of_kept
         for rows in replay.filled_rows():
-            obs = replay.next_observations[rows]
-            change = new_weight * mean_centred(evaluate(new, obs))
+            kept = replay.next_kept[rows]
+            change = new_weight * mean_centred(evaluate(new, kept))
             if oldest is not None and deleted_weight is not None:
-                change -= deleted_weight * mean_centred(evaluate(oldest, obs))
+                change -= deleted_weight * mean_centred(evaluate(oldest, kept))
             replay.accumulated[rows] = beta * replay.accumulated[rows] + change
         self.stack.push(new, beta, new_weight)
 
