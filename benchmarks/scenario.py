@@ -115,20 +115,24 @@ def measured(model: PolicyMirrorDescent, steps: int, samples: int) -> Phases:
     """Milliseconds per environment step of each phase: the median of shortened iterations, after one to warm up.
 
     A shortened iteration collects and learns for ``steps`` steps but improves the policy once, as a whole one
-    does: that part is divided by the steps of a whole iteration.
+    does: that part is divided by the steps of a whole iteration. So is the evaluation of next states that nobody acted
+    on, of which a whole iteration has as many at its end, and more from episodes that end on the way.
     """
     model.policy_update_interval = steps
     assert model.env is not None
     update, iterations = model.policy.policy_update, keep_phases(model)
     env = Timed(model.env, "step")
+    pending, n_pending = Timed(model, "_evaluate_pending"), _counted(model)
     push = Timed(update.stack, "push") if isinstance(update, StackUpdate) else None
     found: list[Phases] = []
     for _ in range(samples + 1):
         model.learn(steps, reset_num_timesteps=False, log_interval=None)
         spent, in_env, in_push = iterations[-1], env.take(), 0.0 if push is None else push.take()
+        in_pending, n_envs = pending.take(), model.env.num_envs
+        whole = in_pending * (n_envs + (n_pending[-1] - n_envs) * INTERVAL / steps) / n_pending[-1]
         found.append(
             {
-                "acting": (spent["collect"] - in_env) / steps,
+                "acting": (spent["collect"] - in_env - in_pending) / steps + whole / INTERVAL,
                 "env": in_env / steps,
                 "targets": spent["targets"] / steps,
                 "gradient": spent["gradient"] / steps,
@@ -137,6 +141,19 @@ def measured(model: PolicyMirrorDescent, steps: int, samples: int) -> Phases:
             }
         )
     return {phase: 1000 * statistics.median(sample[phase] for sample in found[1:]) for phase in PHASES}
+
+
+def _counted(model: PolicyMirrorDescent) -> list[int]:
+    """Makes a model keep how many next states each iteration left to be evaluated at its end."""
+    counts: list[int] = []
+    evaluate = model._evaluate_pending
+
+    def counting() -> None:
+        counts.append(len(model.replay.pending_rows()))
+        evaluate()
+
+    model._evaluate_pending = counting  # type: ignore[method-assign]
+    return counts
 
 
 def peak_memory() -> float:

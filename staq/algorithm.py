@@ -321,9 +321,7 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
                 self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
                 callback.update_locals(locals())
                 keep_going = callback.on_step()
-            pending = replay.pending_rows()
-            if len(pending):
-                replay.set_accumulated(pending, update.accumulated(replay.next_observations[pending]))
+            self._evaluate_pending()
         callback.on_rollout_end()
         return keep_going
 
@@ -388,6 +386,13 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
             each = draw.flatten()
             value = self.factors.total(self._sampled_value, q[each], log_pi[each]).view_as(draw)
         return soft_target(replay.rewards[batches], replay.terminated[batches], value, self.gamma, self.reward_scale)
+
+    def _evaluate_pending(self) -> None:
+        """The logits of next states that nobody acted on: an episode's last one, and those after the last step."""
+        pending = self.replay.pending_rows()
+        if len(pending):
+            obs = self.replay.next_observations[pending]
+            self.replay.set_accumulated(pending, self.policy.policy_update.accumulated(obs))
 
     def _sampled_value(self, q: torch.Tensor, log_pi: torch.Tensor) -> torch.Tensor:
         return soft_value_of_sample(q, log_pi, self.step_size.entropy_weight, self._generators["targets"])

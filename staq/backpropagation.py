@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from staq.q_networks import OUTPUT_BIAS, ConvMlp, QEnsemble
+from staq.q_networks import ConvMlp, QEnsemble
 
 
 class Backpropagation(Protocol):
@@ -57,19 +57,16 @@ class ClosedForm:
     """Back-propagation through ReLU layers, written out, on buffers and views of them that are made once.
 
     Between two large products everything small is slow, since nothing of it is left in a CPU's cache: what counts is
-    how few calls there are. And what one core has written is slow to reach another, so that on several of them every
-    network has its own copy of the input: then a core that works on one network meets nothing of the others.
+    how few calls there are. And what one core has written is slow to reach another: see ``HiddenLayer.forward``.
     """
 
     def __init__(self, ensemble: QEnsemble, batch_size: int) -> None:
         assert isinstance(ensemble.architecture, ConvMlp)
         self.architecture = ensemble.architecture
-        n_networks, device = len(ensemble.weights[OUTPUT_BIAS]), ensemble.device
-        several_cores = device.type == "cpu" and torch.get_num_threads() > 1
         positions = self.architecture.first_size
         self.n_pieces = math.prod(positions)
         inputs = next((size[0] for size in self.architecture.trunk_shapes.values()), self.architecture.hidden_size)
-        self.rows = torch.empty(n_networks if several_cores else 1, batch_size, *positions, inputs, device=device)
+        self.rows = torch.empty(1, batch_size, *positions, inputs, device=ensemble.device)
         layers = []
         seen = self.rows
         for name in ensemble.architecture.trunk_shapes:
@@ -88,9 +85,9 @@ class ClosedForm:
             first_input = kept.view(torch.uint8)
         else:
             first_input = self.architecture.prepared(kept)
-        self.rows.copy_(first_input.view_as(self.rows[:1]))
+        self.rows.copy_(first_input.view_as(self.rows))
         for layer in self.layers:
-            torch.baddbmm(layer.bias_row, layer.seen, layer.weight, out=layer.activation).relu_()
+            layer.forward()
         return torch.baddbmm(self.bias_column, self.weight, self.hidden_as_columns, out=self.outputs)
 
     @torch.no_grad()
@@ -104,19 +101,17 @@ class ClosedForm:
             # A rectified output is positive where it let its input through.
             torch.ops.aten.threshold_backward.grad_input(layer.error, layer.activation, 0, grad_input=layer.error)
             torch.sum(layer.error, 1, out=layer.bias_grad)
-            if i > 0:
-                torch.bmm(layer.seen_as_columns, layer.error, out=layer.weight_grad)
-                above, weight = layer.error, layer.weight_as_rows
+            if layer.convolves:
+                self._weight_gradient_of_patches(layer)
             else:
-                self._first_weight_gradient(layer)
+                torch.bmm(layer.seen_as_columns, layer.error, out=layer.weight_grad)
+            above, weight = layer.error, layer.weight_as_rows
 
-    def _first_weight_gradient(self, layer: HiddenLayer) -> None:
+    def _weight_gradient_of_patches(self, layer: HiddenLayer) -> None:
         """Σ over rows in as many pieces as a convolution has positions: one long sum would keep one core busy."""
-        copies, (inputs, outputs) = len(self.rows), layer.weight_grad.shape[1:]
-        pieces = self.rows.view(copies * self.n_pieces, -1, inputs).transpose(1, 2)
-        for error, grad in zip(layer.error.split(copies), layer.weight_grad.split(copies), strict=True):
-            of_pieces = torch.bmm(pieces, error.view(len(pieces), -1, outputs))
-            torch.sum(of_pieces.view(copies, self.n_pieces, inputs, outputs), 1, out=grad)
+        pieces = layer.seen[0].view(self.n_pieces, -1, layer.seen.shape[-1]).transpose(1, 2)
+        for grad, error in zip(layer.weight_grad, layer.error, strict=True):
+            torch.sum(torch.bmm(pieces, error.view(self.n_pieces, -1, error.shape[-1])), 0, out=grad)
 
 
 class HiddenLayer:
@@ -131,6 +126,21 @@ class HiddenLayer:
         self.seen_as_columns = self.seen.transpose(1, 2)
         self.activation = weight.new_empty(*self.seen.shape[:2], weight.shape[-1])
         self.error = torch.empty_like(self.activation)
+        self.convolves = name.startswith("conv")
+        self.networks = list(zip(self.activation, bias, self.weight, strict=True))
+
+    def forward(self) -> None:
+        """activation = max(0, seen · weight + bias)
+
+        Patches, which all networks share, are multiplied for one after the other, each time by all cores. A core then
+        reads the rows that it has filled; with one network per core, each would read what others have written.
+        """
+        if self.convolves:
+            for activation, bias, weight in self.networks:
+                torch.addmm(bias, self.seen[0], weight, out=activation)
+        else:
+            torch.baddbmm(self.bias_row, self.seen, self.weight, out=self.activation)
+        self.activation.relu_()
 
 
 def _with_gradient(ensemble: QEnsemble, layer: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

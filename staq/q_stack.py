@@ -102,8 +102,7 @@ class QStack(nn.Module):
     def _accumulated_piece(self, obs: torch.Tensor) -> torch.Tensor:
         total = self._folded_bias.repeat(len(obs), 1)  # [B, A]
         prepared = self.architecture.prepared(self.architecture.kept(obs))
-        for block, output in zip(self.blocks, self._folded_outputs, strict=False):
-            filled = {name: w[: len(output)] for name, w in block.items()}
+        for filled, output in self._folded:
             hidden = self.architecture.hidden(filled, prepared)  # [N, B, H]
             total += (output @ hidden.transpose(1, 2)).sum(0).t()
         return total
@@ -120,16 +119,17 @@ class QStack(nn.Module):
     def _fold(self) -> None:
         """Multiplies weights and centring into the output layers, whose results then need only be summed."""
         self._folded_bias = torch.zeros(self.architecture.n_actions, dtype=torch.float64, device=self.device)
-        self._folded_outputs: list[torch.Tensor] = []
+        self._folded: list[tuple[Weights, torch.Tensor]] = []  # of each block what is filled, and [N, A, H]
         if not len(self):
             return
         by_slot = sorted(zip(map(self._slot, self.kept_pushes), self.relative_weights, strict=True))
         shares = torch.tensor([w / self.n_critics for _, w in by_slot], dtype=torch.float64)
         shares = shares.repeat_interleave(self.n_critics).to(self.device)
         for block, share in zip(self.blocks, shares.split(BLOCK_SIZE * self.n_critics), strict=False):
-            output = centred(block[OUTPUT_WEIGHT][: len(share)].double(), dim=1) * share[:, None, None]
-            self._folded_outputs.append(output.float())  # [N, A, H]
-            bias = centred(block[OUTPUT_BIAS][: len(share)].double())
+            filled = {name: w[: len(share)] for name, w in block.items()}
+            output = centred(filled[OUTPUT_WEIGHT].double(), dim=1) * share[:, None, None]
+            self._folded.append((filled, output.float()))
+            bias = centred(filled[OUTPUT_BIAS].double())
             self._folded_bias += (bias * share[:, None]).sum(0)
 
     def get_extra_state(self) -> dict[str, Any]:
