@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import inspect
 import warnings
@@ -160,3 +161,26 @@ def checked_env(env: GymEnv | str | None) -> GymEnv | None:
             "gymnasium.wrappers.FlattenObservation."
         )
     return env
+
+
+def whole_number(text: str) -> int:
+    """5000, 5_000 or 5e3."""
+    number = float(text)
+    if number != int(number) or number <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(number)
+
+
+def checked_device(name: str) -> str:
+    """A device that there is; "auto" is the GPU where there is one."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"--device {name}: it must be auto, cpu or cuda.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"--device {name}: PyTorch finds no GPU on this machine; use cpu or auto.")
+    return name

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 
 from staq import presets
+from staq.arguments import checked_device, whole_number
+from staq.experiments.commands import add_experiment_commands
 from staq.rivals import RIVALS
-from staq.runs import Config
+from staq.runs import DEFAULT_EPISODES, Config, configured
 from staq.version import __version__
 
 DEFAULT_N_ENVS = 50
-DEFAULT_EPISODES = 10
 OVERRIDE = "hyperparameter "
 UNSET = object()
 
@@ -105,6 +106,8 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     command.add_argument("--out", type=Path, default=Path("learning_curves.png"))
     command.add_argument("--mode", choices=["greedy", "stochastic"], default="greedy")
+
+    add_experiment_commands(commands)
 
     theory = commands.add_parser("theory", help="the paper's statements, computed exactly on finite MDPs")
     parts = theory.add_subparsers(required=True, metavar="PART")
@@ -264,14 +267,6 @@ def info(options: argparse.Namespace) -> None:
         print(f"{'preset ' + name:20} {presets.load(name).title}")
 
 
-def whole_number(text: str) -> int:
-    """5000, 5_000 or 5e3."""
-    number = float(text)
-    if number != int(number) or number <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(number)
-
-
 def _value(text: str) -> Any:
     if text.lower() == "none":
         return None
@@ -288,27 +283,19 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
     if options.env is None:
         raise ValueError("Name an environment, as in: staq train CartPole-v1 (or --resume RUN).")
     algo = options.algo or "staq"
-    preset = presets.load(options.preset) if options.preset else presets.for_environment(options.env, algo)
-    if algo not in preset.algorithms:
-        raise ValueError(f"The preset {preset.name} is for {', '.join(preset.algorithms)}, not for {algo}.")
-    hyperparameters = preset.hyperparameters | _overrides(options)
-    presets.check_hyperparameters(hyperparameters, algo)
-    timesteps, seed = options.timesteps or preset.timesteps, options.seed or 0
-    interval = (presets.defaults(algo) | hyperparameters).get("policy_update_interval", 1)
-    default_every = max(timesteps // 50, 2 * interval if isinstance(interval, int) else 1)
-    config = Config(
-        env=options.env,
-        policy=options.policy or preset.policy,
-        hyperparameters=hyperparameters,
-        preset=preset.name,
-        timesteps=timesteps,
-        seed=seed,
-        n_envs=options.n_envs or preset.n_envs,
-        eval_every=options.eval_every or default_every,
+    config = configured(
+        options.env,
+        presets.load(options.preset) if options.preset else presets.for_environment(options.env, algo),
+        algo,
+        overrides=_overrides(options),
+        policy=options.policy,
+        timesteps=options.timesteps,
+        seed=options.seed or 0,
+        n_envs=options.n_envs,
+        eval_every=options.eval_every,
         eval_episodes=options.eval_episodes or DEFAULT_EPISODES,
-        threads=options.threads or torch.get_num_threads(),
-        device=_device(options.device or "auto"),
-        algo=algo,
+        threads=options.threads,
+        device=checked_device(options.device or "auto"),
         actions=options.actions,
     )
     folder = options.out or _free_folder(config)
@@ -364,18 +351,6 @@ def _unrecognised(words: list[str]) -> str:
     except ValueError as error:
         return str(error)
     return f"unrecognised option {words[0]!r} for this command."
-
-
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"--device {name}: it must be auto, cpu or cuda.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"--device {name}: PyTorch finds no GPU on this machine; use cpu or auto.")
-    return name
 
 
 def _free_folder(config: Config) -> Path:

@@ -36,6 +36,7 @@ from stable_baselines3.common.monitor import ResultsWriter
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 from tqdm import tqdm
 
+from staq import presets
 from staq.actions import BoundaryActions
 from staq.algorithm import PolicyMirrorDescent
 from staq.checkpoint import Checkpoints, newest_state, resume
@@ -49,6 +50,8 @@ from staq.version import __version__
 
 EXTRA_OF = {"MinAtar": "minatar", "Box2D": "box2d", "box2d": "box2d", "mujoco": "mujoco", "MuJoCo": "mujoco"}
 
+DEFAULT_EPISODES = 10
+"""Per evaluation and mode."""
 RIVALS_SAVE_EVERY = 5000
 """Environment steps between two checkpoints of an algorithm that has no iterations of ours."""
 PROGRESS_EVERY = 200
@@ -98,6 +101,46 @@ class Config:
             return cls(**{key: value for key, value in content.items() if key not in ("command", "made_by")})
         except (json.JSONDecodeError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is not the configuration of a run of this version: {error}") from error
+
+
+def configured(
+    env: str,
+    preset: presets.Preset,
+    algo: str = "staq",
+    *,
+    overrides: dict[str, Any] | None = None,
+    policy: str | None = None,
+    timesteps: int | None = None,
+    seed: int = 0,
+    n_envs: int | None = None,
+    eval_every: int | None = None,
+    eval_episodes: int = DEFAULT_EPISODES,
+    threads: int | None = None,
+    device: str = "cpu",
+    actions: str | None = None,
+) -> Config:
+    """A run by a preset, but for what is said otherwise."""
+    if algo not in preset.algorithms:
+        raise ValueError(f"The preset {preset.name} is for {', '.join(preset.algorithms)}, not for {algo}.")
+    hyperparameters = preset.hyperparameters | (overrides or {})
+    presets.check_hyperparameters(hyperparameters, algo)
+    timesteps = timesteps or preset.timesteps
+    interval = (presets.defaults(algo) | hyperparameters).get("policy_update_interval", 1)
+    return Config(
+        env=env,
+        policy=policy or preset.policy,
+        hyperparameters=hyperparameters,
+        preset=preset.name,
+        timesteps=timesteps,
+        seed=seed,
+        n_envs=n_envs or preset.n_envs,
+        eval_every=eval_every or max(timesteps // 50, 2 * interval if isinstance(interval, int) else 1),
+        eval_episodes=eval_episodes,
+        threads=threads or torch.get_num_threads(),
+        device=device,
+        algo=algo,
+        actions=actions,
+    )
 
 
 def provenance() -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""Every experiment of the paper as data: one file each, of what is run on what, how often and for how long."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from staq.arguments import nearest
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One curve: an algorithm and how it departs from its preset."""
+
+    name: str
+    """As in the legend, and as the folder of its runs."""
+    algo: str
+    """As on the command line."""
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    actions: str | None = None
+    """How continuous actions become finite."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One file of this folder, at the paper's scale."""
+
+    name: str
+    """The file's name."""
+    title: str
+    paper: str
+    """Which figure or table it is."""
+    environments: list[str]
+    timesteps: int
+    """Environment steps of a run."""
+    seeds: int
+    variants: list[Variant]
+    sticky_rates: list[float] = field(default_factory=list)
+    """λ of the uniform sticky policies whose luck is counted beside the runs."""
+
+
+def names() -> list[str]:
+    """Every experiment."""
+    return sorted(file.name.removesuffix(".toml") for file in _files())
+
+
+def load(name: str) -> Experiment:
+    """An experiment by name; an unknown one is an error that names the nearest."""
+    if name not in names():
+        raise ValueError(f"There is no experiment {name!r}.{nearest(name, names())} Experiments: {', '.join(names())}.")
+    content = tomllib.loads(resources.files(__name__).joinpath(f"{name}.toml").read_text())
+    variants = [Variant(**variant) for variant in content.pop("variants")]
+    return Experiment(name=name, variants=variants, **content)
+
+
+def _files() -> list[Any]:
+    return [file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")]

@@ -1,0 +1,101 @@
+"""Where runs are run: on this machine, on a Ray cluster, or through SLURM. All of them call the same worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from staq.experiments.plan import Planned
+from staq.experiments.worker import run_in_process
+from staq.runs import Config
+
+Report = Callable[[], None]
+"""Called now and then, to show progress."""
+PATIENCE = 5.0
+"""Seconds between two looks at runs that are elsewhere."""
+
+
+def prepare(runs: Sequence[Planned], command: str) -> list[Planned]:
+    """Writes the configuration of every run that has none yet, and returns those that are not finished."""
+    begun = [run for run in runs if run.state != "planned"]
+    for run in begun:
+        if Config.load(run.folder) != run.config:
+            raise ValueError(
+                f"{run.folder} was begun with another configuration, such as another --budget, and rows of two kinds "
+                "must not meet: name another --out."
+            )
+    for run in runs:
+        if run.state == "planned":
+            run.folder.mkdir(parents=True, exist_ok=True)
+            run.config.save(run.folder, command)
+    return [run for run in runs if run.state != "finished"]
+
+
+def local(runs: Sequence[Planned], processes: int, report: Report) -> None:
+    """So many processes side by side, of one thread each."""
+    with ThreadPoolExecutor(processes) as pool:
+        waiting = [pool.submit(run_in_process, str(run.folder), run.config.threads) for run in runs]
+        try:
+            while not all(future.done() for future in waiting):
+                time.sleep(PATIENCE / 5)
+                report()
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            raise
+
+
+def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, report: Report) -> None:
+    """On an existing cluster, or on one that is started here. A run whose node dies resumes on another.
+
+    The folder of the experiment must be one that all nodes share.
+    """
+    try:
+        import ray as cluster
+    except ImportError as error:
+        raise ModuleNotFoundError("Ray is not installed: pip install 'staq[distributed]'") from error
+    try:
+        cluster.init(address=address, ignore_reinit_error=True, log_to_driver=False)
+    except ConnectionError as error:
+        raise ConnectionError(
+            f"No Ray cluster answers at {address!r} ({error}). Start one with: ray start --head"
+        ) from error
+    remote = cluster.remote(num_cpus=cpus, num_gpus=gpus, max_retries=-1)(run_in_process)
+    waiting: list[Any] = [remote.remote(str(run.folder.resolve()), run.config.threads) for run in runs]
+    try:
+        while waiting:
+            _, waiting = cluster.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
+            report()
+    finally:
+        cluster.shutdown()
+
+
+def slurm(
+    runs: Sequence[Planned],
+    folder: Path,
+    partition: str | None,
+    hours: float,
+    cpus: int,
+    gpus: int,
+    cluster: str = "slurm",
+) -> list[Any]:
+    """One job array, submitted and left to itself. → the jobs
+
+    :param cluster: "slurm", or submitit's "local" and "debug" for a machine without it
+    """
+    try:
+        import submitit
+    except ImportError as error:
+        raise ModuleNotFoundError("submitit is not installed: pip install 'staq[distributed]'") from error
+    executor = submitit.AutoExecutor(folder=folder / "slurm", cluster=cluster)
+    executor.update_parameters(timeout_min=round(60 * hours), cpus_per_task=cpus, gpus_per_node=gpus, name="staq")
+    if partition is not None:
+        executor.update_parameters(slurm_partition=partition)
+    return list(
+        executor.map_array(
+            run_in_process, [str(run.folder.resolve()) for run in runs], [run.config.threads for run in runs]
+        )
+    )

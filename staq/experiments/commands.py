@@ -1,0 +1,163 @@
+"""``staq experiment``: what there is, running it, how far it is, and what it found."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from staq import experiments
+from staq.arguments import checked_device, whole_number
+from staq.experiments import backends, status
+from staq.experiments.plan import Planned, load_request, plan, save_request
+
+
+def add_experiment_commands(commands: Any) -> None:
+    """``staq experiment list | show | run | status | report``"""
+    experiment = commands.add_parser("experiment", help="every figure and table of the paper, at any scale")
+    parts = experiment.add_subparsers(required=True, metavar="PART")
+    parts.add_parser("list", help="the experiments").set_defaults(command=experiment_list)
+    command = parts.add_parser("show", help="what an experiment consists of")
+    command.set_defaults(command=experiment_show)
+    command.add_argument("name", metavar="NAME")
+    command = parts.add_parser(
+        "run",
+        help="run an experiment, or what is left of it",
+        description="Runs an experiment. Finished runs are skipped, interrupted ones resumed, failed ones tried again.",
+    )
+    command.set_defaults(command=experiment_run)
+    command.add_argument("name", metavar="NAME")
+    command.add_argument("--budget", type=float, help="fraction of the paper's steps (1); decay and intervals stay")
+    command.add_argument("--seeds", type=whole_number, help="seeds per cell; by default the paper's")
+    command.add_argument("--envs", nargs="+", metavar="ENV", help="only these environments")
+    command.add_argument("--algos", nargs="+", metavar="ALGO", help="only these variants or algorithms")
+    command.add_argument("--eval-episodes", type=whole_number, help="per evaluation and mode (20)")
+    command.add_argument("--out", type=Path, metavar="DIR", help="by default experiments/NAME")
+    command.add_argument("--backend", choices=["local", "ray", "slurm"], default="local", help="(%(default)s)")
+    command.add_argument("--processes", type=whole_number, default=os.cpu_count() or 1, help="local: (%(default)s)")
+    command.add_argument("--address", help="ray: of a cluster; by default one is started on this machine")
+    command.add_argument("--cpus", type=whole_number, default=1, help="ray, slurm: per run (%(default)s)")
+    command.add_argument("--gpus", type=float, default=0, help="ray, slurm: per run, ray takes fractions (%(default)s)")
+    command.add_argument("--partition", help="slurm: partition")
+    command.add_argument("--hours", type=float, default=20, help="slurm: time limit of a run (%(default)s)")
+    command.add_argument("--device", default="cpu", help="auto, cpu or cuda (%(default)s)")
+    command.add_argument("--dry-run", action="store_true", help="say what would be run, and for how long")
+    for name, function, text in (
+        ("status", experiment_status, "how far an experiment is"),
+        ("report", experiment_report, "figures, tables and a page of what there is so far"),
+    ):
+        command = parts.add_parser(name, help=text)
+        command.set_defaults(command=function)
+        command.add_argument("name", metavar="NAME")
+        command.add_argument("--out", type=Path, metavar="DIR", help="where it was run; by default experiments/NAME")
+        if name == "status":
+            command.add_argument(
+                "--watch", type=float, metavar="SECONDS", help="show it again and again, until the end"
+            )
+
+
+def experiment_list(options: argparse.Namespace) -> None:
+    for experiment in map(experiments.load, experiments.names()):
+        print(f"{experiment.name:14} {experiment.paper:36} {experiment.title}")
+
+
+def experiment_show(options: argparse.Namespace) -> None:
+    experiment = experiments.load(options.name)
+    print(f"{experiment.title} ({experiment.paper})")
+    print(f"{experiment.timesteps:,} steps, {experiment.seeds} seeds, on {', '.join(experiment.environments)}")
+    for variant in experiment.variants:
+        settings = ", ".join(f"{name}={value}" for name, value in variant.hyperparameters.items())
+        print(f"  {variant.name:24} {variant.algo:14} {settings}{variant.actions or ''}")
+
+
+def experiment_run(options: argparse.Namespace) -> None:
+    runs, out, request = _planned(options)
+    at_once = options.processes if options.backend == "local" else 1
+    left = [run for run in runs if run.state != "finished"]
+    steps = sum(run.config.timesteps - run.steps_done for run in left)
+    time_left = status.in_words(status.seconds_left(runs, at_once))
+    print(
+        f"{options.name}: {len(left)} of {len(runs)} runs to go, {steps:,} environment steps, about {time_left} → {out}"
+    )
+    if options.dry_run or not left:
+        return
+    left = backends.prepare(runs, options.line)
+    save_request(out, options.name, request)
+    total = sum(run.config.timesteps for run in runs)
+    with tqdm(total=total, unit=" steps", unit_scale=True, desc=options.name, dynamic_ncols=True) as bar:
+
+        def report() -> None:
+            done = [run.steps_done for run in runs]
+            bar.set_postfix(finished=f"{sum(run.state == 'finished' for run in runs)}/{len(runs)}", refresh=False)
+            bar.update(sum(done) - bar.n)
+
+        report()
+        bar.initial = bar.n
+        if options.backend == "local":
+            backends.local(left, options.processes, report)
+        elif options.backend == "ray":
+            backends.ray(left, options.address, options.cpus, options.gpus, report)
+        else:
+            jobs = backends.slurm(left, out, options.partition, options.hours, options.cpus, int(options.gpus))
+            print(f"Submitted as job {jobs[0].job_id.split('_')[0]}: staq experiment status {options.name} --out {out}")
+            return
+        report()
+    for line in [*status.table(runs), *status.failures(runs)]:
+        print(line)
+    print(f"staq experiment report {options.name} --out {out}")
+
+
+def experiment_status(options: argparse.Namespace) -> None:
+    runs, _, _ = _planned(options)
+    while True:
+        lines = [*status.table(runs), *status.failures(runs)]
+        lines.append(f"about {status.in_words(status.seconds_left(runs, 1))} of one process left")
+        print("\n".join(lines), flush=True)
+        if not options.watch or all(run.state in ("finished", "failed") for run in runs):
+            return
+        time.sleep(options.watch)
+        print(f"\033[{sum(line.count(chr(10)) + 1 for line in lines)}A\033[J", end="")  # back up, and clear
+
+
+def experiment_report(options: argparse.Namespace) -> None:
+    from staq.reports import write
+
+    runs, out, _ = _planned(options)
+    print(write(experiments.load(options.name), runs, out))
+
+
+_REQUEST = ("budget", "seeds", "envs", "algos", "eval_episodes")
+
+
+def _request(options: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(options, name, None) for name in (*_REQUEST, "device")}
+
+
+def _planned(options: argparse.Namespace) -> tuple[list[Planned], Path, dict[str, Any]]:
+    """The runs of an experiment as asked for now or, where nothing is said, when it was begun; and what was asked."""
+    experiment = experiments.load(options.name)
+    out = options.out or Path("experiments") / options.name
+    request = _request(options)
+    if (out / "experiment.json").exists():
+        earlier = load_request(out)
+        if earlier["experiment"] != options.name:
+            raise ValueError(
+                f"{out} holds the experiment {earlier['experiment']}, not {options.name}: name another --out."
+            )
+        request = {name: earlier.get(name) if value is None else value for name, value in request.items()}
+    elif not hasattr(options, "budget"):
+        load_request(out)  # says what is missing
+    arguments = {
+        "budget": request["budget"],
+        "seeds": request["seeds"],
+        "envs": request["envs"],
+        "variants": request["algos"],
+        "eval_episodes": request["eval_episodes"],
+        "device": request["device"] and checked_device(request["device"]),
+    }
+    given = {name: value for name, value in arguments.items() if value is not None}
+    return plan(experiment, out, **given), out, request

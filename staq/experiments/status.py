@@ -1,0 +1,73 @@
+"""How far an experiment is, cell by cell, and how long it will take."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from staq.experiments.plan import Planned
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+# Seconds of one thread per thousand environment steps, as measured on a server core of 2023: only for a first guess,
+# before any run of the experiment itself has been timed. Larger stacks and images cost more.
+FIRST_GUESS = {"MinAtar": 14.0, "classic": 6.0}
+OF_ACTORS, OF_RIVALS = 1.6, 0.7
+"""How long actors and SB3's algorithms take of that."""
+
+
+def table(runs: Sequence[Planned]) -> list[str]:
+    """One line per environment and variant: runs in each state, and the share of steps that is done."""
+    cells: dict[tuple[str, str], list[Planned]] = defaultdict(list)
+    for run in runs:
+        cells[run.config.env, run.variant].append(run)
+    width = max(len(env) for env, _ in cells)
+    wide = max(len(variant) for _, variant in cells)
+    lines = [f"{'environment':{width}}  {'variant':{wide}}  finished  begun  failed  steps"]
+    for (env, variant), members in cells.items():
+        counts = {state: sum(run.state == state for run in members) for state in ("finished", "begun", "failed")}
+        share = sum(run.steps_done for run in members) / sum(run.config.timesteps for run in members)
+        finished = f"{counts['finished']}/{len(members)}"
+        lines.append(
+            f"{env:{width}}  {variant:{wide}}  {finished:>8}  {counts['begun']:5}  {counts['failed']:6}  {share:5.0%}"
+        )
+    return lines
+
+
+def failures(runs: Iterable[Planned]) -> list[str]:
+    return [f"{run.folder}: {run.error}" for run in runs if run.state == "failed"]
+
+
+def seconds_left(runs: Sequence[Planned], at_once: int) -> float:
+    """By the runs of the same variant that have been timed, or of the same environment, or by a first guess."""
+    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for run in runs:
+        if run.seconds and run.steps_done:
+            rates[run.config.env, run.variant].append(run.seconds / run.steps_done)
+    total = 0.0
+    for run in runs:
+        if run.state != "finished":
+            known = rates.get((run.config.env, run.variant))
+            rate = statistics.median(known) if known else first_guess(run)
+            total += rate * (run.config.timesteps - run.steps_done)
+    return total / at_once
+
+
+def first_guess(run: Planned) -> float:
+    """Seconds per environment step."""
+    kind = "MinAtar" if run.config.env.startswith("MinAtar") else "classic"
+    factor = 1.0
+    if run.config.algo.startswith("ac-"):
+        factor = OF_ACTORS
+    elif run.config.algo in ("dqn", "m-dqn", "ppo", "trpo"):
+        factor = OF_RIVALS
+    return FIRST_GUESS[kind] * factor / 1000
+
+
+def in_words(seconds: float) -> str:
+    """About how long: 40 s, 12 min, 3.5 h, 9 days."""
+    if seconds < 2 * MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * HOUR:
+        return f"{seconds / MINUTE:.0f} min"
+    return f"{seconds / HOUR:.1f} h" if seconds < 2 * DAY else f"{seconds / DAY:.0f} days"

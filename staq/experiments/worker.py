@@ -1,0 +1,59 @@
+"""One run of an experiment, in a process of its own: begun, resumed or found finished.
+
+    python -m staq.experiments.worker FOLDER
+
+The folder holds the run's configuration. Every backend runs this and nothing else, so that a run gives the same rows
+wherever it is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from staq.experiments.plan import ERROR
+from staq.runs import Config
+
+
+def main() -> int:
+    from staq import runs
+
+    folder = Path(sys.argv[1])
+    with only_one(folder):
+        if (folder / "model").exists():
+            return 0
+        (folder / ERROR).unlink(missing_ok=True)
+        try:
+            _, finished = runs.train(Config.load(folder), folder, command="staq experiment run", resuming=True)
+        except Exception:  # whatever it was, the other runs go on, and this one is listed
+            (folder / ERROR).write_text(traceback.format_exc())
+            return 1
+    return 0 if finished else 2
+
+
+@contextlib.contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Waits for whoever is at work on the same run, such as a worker whose driver was killed."""
+    with (folder / ".lock").open("w") as lock:
+        if os.name == "posix":
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def run_in_process(folder: str, threads: int) -> int:
+    """The worker as a child, with its output beside the run. → its exit code"""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    with (Path(folder) / "output.txt").open("a") as output:
+        command = [sys.executable, "-m", "staq.experiments.worker", folder]
+        return subprocess.run(command, stdout=output, stderr=output, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""The paper's figures, drawn from rows: PNG to look at and SVG to print."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from staq.plots import COLOURS
+from staq.reports.scores import Curves, Results, can_be_normalised, normalised
+from staq.reports.statistics import Estimate, interquartile_means, mean_interval, performance_profiles
+
+STYLES = list(itertools.product(("-", "--", ":"), COLOURS))
+"""Colour and dash together tell curves apart where colour alone does not."""
+
+
+def style_of(variants: list[str], name: str) -> dict[str, Any]:
+    """The same look for a variant in every figure of a report."""
+    line, colour = STYLES[variants.index(name) % len(STYLES)]
+    return {"color": colour, "linestyle": line}
+
+
+def saved(figure: Any, folder: Path, name: str) -> Path:
+    for ending in ("svg", "png"):
+        figure.savefig(folder / f"{name}.{ending}", dpi=110, metadata={"Date": None} if ending == "svg" else None)
+    plt.close(figure)
+    return folder / f"{name}.png"
+
+
+def _panels(n: int, height: float = 3.2) -> tuple[Any, Any]:
+    columns = min(n, 3)
+    rows = math.ceil(n / columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(4.6 * columns, height * rows), squeeze=False, layout="constrained"
+    )
+    for unused in axes.flat[n:]:
+        unused.axis("off")
+    return figure, axes.flat
+
+
+def _legend(figure: Any, axis: Any) -> None:
+    handles, names = axis.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=min(5, len(names)), frameon=False)
+
+
+def learning_curves(found: Results, variants: list[str], folder: Path, marks: dict[str, float] | None = None) -> Path:
+    """Mean over seeds with its 95 % interval; a single seed has none.
+
+    :param marks: vertical lines, by what they mark
+    """
+    figure, axes = _panels(len(found))
+    for axis, (env, cells) in zip(axes, found.items(), strict=False):
+        for name, curves in cells.items():
+            _curve(axis, curves, name, style_of(variants, name))
+        for label, step in (marks or {}).items():
+            axis.axvline(step, color="0.5", linewidth=0.8, linestyle="--")
+            axis.annotate(label, (step, 1), xycoords=("data", "axes fraction"), fontsize=7, va="top", rotation=90)
+        axis.set_title(env, fontsize=10)
+        axis.set_xlabel("environment steps")
+        axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("greedy return")
+    _legend(figure, max(axes, key=lambda axis: len(axis.lines)))
+    return saved(figure, folder, "learning_curves")
+
+
+def _curve(axis: Any, curves: Curves, name: str, style: dict[str, Any]) -> None:
+    estimates = [mean_interval(column) for column in curves.returns.T if not np.isnan(column).all()]
+    steps = curves.steps[~np.isnan(curves.returns).all(0)]
+    marker = "." if len(steps) < 12 else None
+    axis.plot(steps, [e.value for e in estimates], label=name, marker=marker, **style)
+    if len(curves.returns) > 1:
+        low = [e.value if e.low is None else e.low for e in estimates]
+        high = [e.value if e.high is None else e.high for e in estimates]
+        axis.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def final_boxes(found: Results, variants: list[str], folder: Path) -> Path | None:
+    """Final returns of the finished runs, each a dot, with quartiles where there are enough of them."""
+    panels = {env: {n: c.final for n, c in cells.items() if len(c.final)} for env, cells in found.items()}
+    panels = {env: cells for env, cells in panels.items() if cells}
+    if not panels:
+        return None
+    figure, axes = _panels(len(panels), height=0.9 + 0.28 * len(variants))
+    for axis, (env, cells) in zip(axes, panels.items(), strict=False):
+        names = [name for name in variants if name in cells][::-1]
+        for y, name in enumerate(names):
+            colour = style_of(variants, name)["color"]
+            if len(cells[name]) > 2:
+                axis.boxplot(
+                    cells[name], positions=[y], orientation="horizontal", widths=0.6, showfliers=False,
+                    medianprops={"color": colour}, manage_ticks=False,
+                )  # fmt: skip
+            axis.plot(cells[name], np.full(len(cells[name]), y), "o", color=colour, markersize=4, alpha=0.8)
+        axis.set_yticks(range(len(names)), names, fontsize=8)
+        axis.set_title(env, fontsize=10)
+        axis.set_xlabel("greedy return at the end")
+        axis.grid(alpha=0.3, axis="x")
+    return saved(figure, folder, "final_boxes")
+
+
+def normalised_finals(found: Results, variants: list[str]) -> dict[str, np.ndarray]:
+    """Per variant [seeds, envs], for the environments and seeds in which every one of them is finished."""
+    envs = [env for env in found if can_be_normalised(env)]
+    present = [name for name in variants if all(name in found[env] for env in envs)] if envs else []
+    finals: dict[str, np.ndarray] = {}
+    for name in present:
+        columns = [normalised(found[env][name].final, env) for env in envs]
+        shortest = min(map(len, columns))
+        if shortest:
+            finals[name] = np.stack([column[:shortest] for column in columns], axis=1)
+    return finals
+
+
+def aggregate(finals: dict[str, np.ndarray], variants: list[str], folder: Path) -> tuple[Path, dict[str, Estimate]]:
+    """Interquartile means of the normalised final returns."""
+    estimates = interquartile_means(finals)
+    figure, axis = plt.subplots(figsize=(6, 0.8 + 0.35 * len(estimates)), layout="constrained")
+    for y, (name, estimate) in enumerate(reversed(estimates.items())):
+        colour = style_of(variants, name)["color"]
+        if estimate.low is not None and estimate.high is not None:
+            axis.plot([estimate.low, estimate.high], [y, y], color=colour, linewidth=6, alpha=0.35)
+        axis.plot(estimate.value, y, "|", color=colour, markersize=14, markeredgewidth=2.5)
+    axis.set_yticks(range(len(estimates)), list(estimates)[::-1])
+    axis.set_xlabel("interquartile mean of normalised final return (0 random, 1 the paper's best)")
+    axis.grid(alpha=0.3, axis="x")
+    return saved(figure, folder, "aggregate"), estimates
+
+
+def profiles(finals: dict[str, np.ndarray], variants: list[str], folder: Path) -> Path:
+    """Share of runs that end above a score."""
+    highest = max(1.0, *(float(values.max()) for values in finals.values()))
+    thresholds = np.linspace(0, highest, 60)
+    figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    for name, (shares, bounds) in performance_profiles(finals, thresholds).items():
+        style = style_of(variants, name)
+        axis.plot(thresholds, shares, label=name, **style)
+        if bounds is not None:
+            axis.fill_between(thresholds, *bounds, color=style["color"], alpha=0.12, linewidth=0)
+    axis.set(xlabel="normalised final return", ylabel="share of runs above it", ylim=(-0.02, 1.02))
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, fontsize=8)
+    return saved(figure, folder, "profiles")

@@ -1,0 +1,148 @@
+"""One self-contained HTML page per experiment: nothing to download, nothing that runs."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from staq.experiments import Experiment
+from staq.experiments.plan import Planned
+from staq.reports import claims, figures
+from staq.reports.scores import RANDOM, Results, results, table_1
+from staq.reports.statistics import mean_interval, probabilities_of_improvement
+from staq.runs import provenance
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #222 }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
+table { border-collapse: collapse; margin: .6rem 0 } td, th { padding: .2rem .7rem; border-bottom: 1px solid #ddd }
+th { text-align: left } td.number { text-align: right; font-variant-numeric: tabular-nums }
+img { max-width: 100% } .note { color: #555 } pre { background: #f6f6f6; padding: .6rem; overflow-x: auto }
+"""
+
+
+def write(experiment: Experiment, runs: Sequence[Planned], out: Path) -> Path:
+    """Figures beside the runs, and the page of them. → the page"""
+    found = results(runs)
+    if not found:
+        raise ValueError(
+            f"No run in {out} has been evaluated yet: staq experiment status {experiment.name} --out {out}"
+        )
+    folder = out / "report"
+    folder.mkdir(exist_ok=True)
+    variants = [variant.name for variant in experiment.variants]
+    timesteps = max(run.config.timesteps for run in runs)
+    finals = figures.normalised_finals(found, variants)
+    parts = [_heading(experiment, runs, timesteps)]
+    marks = {"first deletion of M = 300": 1_500_000.0} if timesteps > 1_500_000 else None
+    parts.append(_section("Learning curves", [figures.learning_curves(found, variants, folder, marks)], CURVES))
+    boxes = figures.final_boxes(found, variants, folder)
+    if boxes is not None:
+        parts.append(_section("Where runs ended", [boxes], BOXES))
+    if finals:
+        picture, estimates = figures.aggregate(finals, variants, folder)
+        rows = [[name, str(estimate), str(finals[name].shape[0])] for name, estimate in estimates.items()]
+        parts.append(_section("All environments together", [picture], AGGREGATE))
+        parts.append(_table(["variant", "interquartile mean [95 %]", "seeds"], rows))
+        parts.append(_improvement(finals))
+        parts.append(_section("Performance profiles", [figures.profiles(finals, variants, folder)], PROFILES))
+    parts.append(_finals(found, variants, timesteps))
+    verdicts = claims.judged(experiment.name, finals, timesteps)
+    if verdicts:
+        rows = [[v.claim, v.verdict, v.because] for v in verdicts]
+        parts.append("<h2>The paper's claims</h2>" + _table(["claim", "verdict", "because"], rows))
+    parts.append(_configurations(runs))
+    page = folder / "index.html"
+    title = html.escape(f"{experiment.name}: {experiment.title}")
+    page.write_text(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
+        f"<body>{''.join(parts)}</body></html>\n"
+    )
+    return page
+
+
+CURVES = "Mean greedy return over seeds with Student's 95 % interval. One seed has a line and no interval."
+BOXES = "The last evaluation of every finished run: a dot each, quartiles from three runs on."
+AGGREGATE = (
+    "Returns are normalised per environment: 0 is a uniform policy, 1 the best of the paper's Table 1, which gives no "
+    "constants of its own. The interval is a stratified bootstrap over seeds (rliable)."
+)
+PROFILES = "The share of runs whose normalised return ends above a value: the higher a curve, the better."
+
+
+def _heading(experiment: Experiment, runs: Sequence[Planned], timesteps: int) -> str:
+    finished, seeds = sum(run.state == "finished" for run in runs), len({run.config.seed for run in runs})
+    share = timesteps / experiment.timesteps
+    return (
+        f"<h1>{html.escape(experiment.title)}</h1><p>{html.escape(experiment.paper)} of the paper, at "
+        f"{timesteps:,} environment steps ({share:.2%} of the paper's {experiment.timesteps:,}) and {seeds} of its "
+        f"{experiment.seeds} seeds. {finished} of {len(runs)} runs are finished.</p>"
+    )
+
+
+def _section(title: str, pictures: Iterable[Path], note: str) -> str:
+    images = "".join(
+        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{base64.b64encode(p.read_bytes()).decode()}">'
+        for p in pictures
+    )
+    return f'<h2>{html.escape(title)}</h2>{images}<p class="note">{html.escape(note)}</p>'
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{'' if i == 0 else ' class=number'}>{html.escape(cell)}</td>" for i, cell in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _finals(found: Results, variants: list[str], timesteps: int) -> str:
+    """Table 1 beside ours."""
+    paper, rows = table_1(), []
+    for env, cells in found.items():
+        for name in variants:
+            if name in cells and len(cells[name].final):
+                theirs = paper.get(env, {}).get(name)
+                rows.append(
+                    [
+                        env,
+                        name,
+                        str(mean_interval(cells[name].final)),
+                        str(len(cells[name].final)),
+                        "" if theirs is None else f"{theirs:g}",
+                        f"{RANDOM[env]:g}" if env in RANDOM else "",
+                    ]
+                )
+    header = ["environment", "variant", f"return at {timesteps:,} steps [95 %]", "seeds", "paper, 5M steps", "random"]
+    return "<h2>Final returns</h2>" + _table(header, rows) if rows else ""
+
+
+def _improvement(finals: dict[str, np.ndarray]) -> str:
+    names = list(finals)
+    best = max(names, key=lambda name: float(finals[name].mean()))
+    pairs = [(best, name) for name in names if name != best]
+    found = probabilities_of_improvement(finals, pairs)
+    rows = [[f"{a} over {b}", str(estimate)] for (a, b), estimate in found.items()]
+    return _table(["probability of improvement", "[95 %]"], rows) if rows else ""
+
+
+def _configurations(runs: Sequence[Planned]) -> str:
+    """One configuration per environment and variant; seeds differ in nothing else."""
+    shown, blocks = set(), []
+    for run in runs:
+        key = (run.config.env, run.variant)
+        if key not in shown:
+            shown.add(key)
+            content = html.escape(json.dumps(asdict(run.config), indent=1))
+            blocks.append(f"<details><summary>{html.escape(' · '.join(key))}</summary><pre>{content}</pre></details>")
+    made_by = html.escape(json.dumps(provenance(), indent=1))
+    return f"<h2>Configurations</h2>{''.join(blocks)}<h2>This report was made by</h2><pre>{made_by}</pre>"

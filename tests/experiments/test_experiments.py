@@ -1,0 +1,197 @@
+"""Experiments as data, their runs, and running them on this machine: what is lost by a kill, and what by a failure."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from staq import cli, experiments
+from staq.evaluation import read_rows
+from staq.experiments import Experiment, Variant, backends, status
+from staq.experiments.plan import ERROR, Planned, folder_of, plan
+from staq.presets import check_hyperparameters
+from staq.runs import Config
+
+TINY: dict[str, Any] = {
+    "policy_update_interval": 200,
+    "batch_size": 32,
+    "buffer_size": 500,
+    "target_update_interval": 50,
+    "policy_kwargs": {"net_arch": [8]},
+}
+
+
+def tiny(out: Path, seeds: int = 2, env: str = "CartPole-v1", steps: int = 800) -> list[Planned]:
+    """Runs of seconds."""
+    return [
+        Planned(
+            name,
+            Config(
+                env=env,
+                policy="MlpPolicy",
+                hyperparameters=TINY | {"memory_size": memory_size},
+                preset="classic",
+                timesteps=steps,
+                seed=seed,
+                n_envs=4,
+                eval_every=400,
+                eval_episodes=2,
+                threads=1,
+            ),
+            folder_of(out, env, name, seed),
+        )
+        for seed in range(seeds)
+        for name, memory_size in (("StaQ M=1", 1), ("StaQ M=2", 2))
+    ]
+
+
+def rows_of(runs: list[Planned]) -> list[list[tuple[Any, ...]]]:
+    """Everything that does not depend on the time of day."""
+    return [[(r.timesteps, r.mode, r.mean, r.std, r.minimum) for r in read_rows(run.folder)] for run in runs]
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_every_experiment_can_be_built(name: str, tmp_path: Path) -> None:
+    experiment = experiments.load(name)
+    for variant in experiment.variants:
+        check_hyperparameters(variant.hyperparameters, variant.algo)
+    runs = plan(experiment, tmp_path, seeds=1)
+    assert len(runs) == len(experiment.environments) * len(experiment.variants)
+    assert len({run.folder for run in runs}) == len(runs)
+    assert {run.config.timesteps for run in runs} == {experiment.timesteps}
+
+
+def test_the_budget_cuts_steps_and_nothing_else(tmp_path: Path) -> None:
+    experiment = experiments.load("memory")
+    (whole, *_), (cut, *_) = plan(experiment, tmp_path), plan(experiment, tmp_path, budget=0.01)
+    assert (whole.config.timesteps, cut.config.timesteps) == (5_000_000, 50_000)
+    assert whole.config.hyperparameters == cut.config.hyperparameters
+    assert (whole.config.eval_every, cut.config.eval_every) == (100_000, 5000)
+
+
+def test_a_part_of_an_experiment(tmp_path: Path) -> None:
+    experiment = experiments.load("memory")
+    runs = plan(experiment, tmp_path, seeds=2, envs=["MinAtar/Freeway-v1"], variants=["StaQ M=50", "natgrad"])
+    assert [(r.variant, r.config.seed) for r in runs] == [
+        ("StaQ M=50", 0),
+        ("NatGrad", 0),
+        ("StaQ M=50", 1),
+        ("NatGrad", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"envs": ["Pong"]}, "'Pong' is no environment of memory"),
+        ({"variants": ["M=7"]}, "'M=7' is no algorithm of memory.*StaQ M=50"),
+        ({"budget": 2.0}, "--budget 2.0"),
+        ({"budget": 0.0}, "--budget 0.0"),
+    ],
+)
+def test_what_is_not_there_is_named(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(experiments.load("memory"), tmp_path, **arguments)
+
+
+def test_runs_are_finished_once_and_states_are_told_by_files(tmp_path: Path) -> None:
+    runs = tiny(tmp_path)
+    assert {run.state for run in runs} == {"planned"}
+    left = backends.prepare(runs, "staq experiment run")
+    assert {run.state for run in runs} == {"begun"}
+    backends.local(left, processes=2, report=lambda: None)
+    assert {run.state for run in runs} == {"finished"}
+    assert all(len(rows) == 4 for rows in rows_of(runs))
+    assert backends.prepare(runs, "again") == []
+    before = [(run.folder / "evaluations.csv").stat().st_mtime_ns for run in runs]
+    backends.local(runs, processes=2, report=lambda: None)  # even when asked to
+    assert before == [(run.folder / "evaluations.csv").stat().st_mtime_ns for run in runs]
+    table = status.table(runs)
+    assert len(table) == 3
+    assert "2/2" in table[1]
+    assert "100%" in table[1]
+
+
+def test_another_configuration_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    backends.prepare(tiny(tmp_path), "")
+    with pytest.raises(ValueError, match="another configuration.*name another --out"):
+        backends.prepare(tiny(tmp_path, steps=1000), "")
+
+
+def test_a_failed_run_is_listed_and_stops_no_other(tmp_path: Path) -> None:
+    good, bad = tiny(tmp_path, seeds=1), tiny(tmp_path, seeds=1, env="Nowhere-v0")
+    runs = [*bad, *good]
+    backends.local(backends.prepare(runs, ""), processes=2, report=lambda: None)
+    assert [run.state for run in runs] == ["failed", "failed", "finished", "finished"]
+    listed = status.failures(runs)
+    assert len(listed) == 2
+    assert "Nowhere" in listed[0]
+    assert "Traceback" in (bad[0].folder / ERROR).read_text()
+    # It is tried again, and what was wrong before is forgotten once it works.
+    assert len(backends.prepare(runs, "")) == 2
+
+
+def test_a_killed_driver_loses_nothing(tmp_path: Path) -> None:
+    """−9 in the middle of the first runs; its workers live on, and the second driver waits for them."""
+    undisturbed = tiny(tmp_path / "undisturbed")
+    backends.local(backends.prepare(undisturbed, ""), processes=2, report=lambda: None)
+    script = (
+        "import sys; from pathlib import Path; from staq.experiments import backends;"
+        "from tests.experiments.test_experiments import tiny;"
+        "runs = tiny(Path(sys.argv[1])); backends.local(backends.prepare(runs, ''), 2, lambda: None)"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "killed")])
+    runs = tiny(tmp_path / "killed")
+    deadline = time.monotonic() + 120
+    while not any((run.folder / "checkpoints").exists() for run in runs) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    assert any(run.state != "finished" for run in runs)
+    backends.local(backends.prepare(runs, ""), processes=2, report=lambda: None)
+    assert {run.state for run in runs} == {"finished"}
+    assert rows_of(runs) == rows_of(undisturbed)
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = Experiment(
+        "tiny", "t", "Fig. 0", ["CartPole-v1"], 10_000, 2, [Variant("StaQ M=1", "staq", TINY | {"memory_size": 1})]
+    )
+    monkeypatch.setattr(experiments, "load", lambda name: experiment)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["experiment", "run", "tiny", "--budget", "0.5", "--seeds", "1", "--dry-run"]) == 0
+    assert "1 of 1 runs to go, 5,000 steps" in capsys.readouterr().out
+    assert not (tmp_path / "experiments").exists()
+    assert cli.main(["experiment", "status", "tiny"]) == 1
+    assert "holds no experiment" in capsys.readouterr().err
+    arguments = ["--budget", "0.5", "--seeds", "1", "--eval-episodes", "1"]
+    assert cli.main(["experiment", "run", "tiny", *arguments]) == 0
+    assert "1/1" in capsys.readouterr().out
+    assert cli.main(["experiment", "status", "tiny"]) == 0  # knows what was asked for
+    assert "1/1" in capsys.readouterr().out
+    assert cli.main(["experiment", "report", "tiny"]) == 0
+    page = (tmp_path / "experiments/tiny/report/index.html").read_text()
+    assert "data:image/png;base64," in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert cli.main(["experiment", "run", "tiny", "--out", "experiments/tiny"]) == 0
+    assert "0 of 1 runs to go" in capsys.readouterr().out
+
+
+def test_names_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["experiment", "show", "memmory"]) == 1
+    assert "Did you mean 'memory'" in capsys.readouterr().err
+    assert cli.main(["experiment", "list"]) == 0
+    assert "deep-rl" in capsys.readouterr().out
+    assert cli.main(["experiment", "show", "epsilon"]) == 0
+    assert "epsilon=0.01" in capsys.readouterr().out
+
+
+def test_times_in_words() -> None:
+    assert [status.in_words(s) for s in (40, 720, 12_600, 800_000)] == ["40 s", "12 min", "3.5 h", "9 days"]
