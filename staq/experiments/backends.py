@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -57,12 +58,11 @@ def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, 
         import ray as cluster
     except ImportError as error:
         raise ModuleNotFoundError("Ray is not installed: pip install 'staq[distributed]'") from error
-    try:
-        cluster.init(address=address, ignore_reinit_error=True, log_to_driver=False)
-    except ConnectionError as error:
-        raise ConnectionError(
-            f"No Ray cluster answers at {address!r} ({error}). Start one with: ray start --head"
-        ) from error
+    if address is None:
+        cluster.init(log_to_driver=False, include_dashboard=False, _node_ip_address="127.0.0.1")
+    else:
+        _check_that_someone_answers(address)
+        cluster.init(address=address, log_to_driver=False)
     remote = cluster.remote(num_cpus=cpus, num_gpus=gpus, max_retries=-1)(run_in_process)
     waiting: list[Any] = [remote.remote(str(run.folder.resolve()), run.config.threads) for run in runs]
     try:
@@ -71,6 +71,19 @@ def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, 
             report()
     finally:
         cluster.shutdown()
+
+
+def _check_that_someone_answers(address: str) -> None:
+    """Ray itself would try for minutes, and say so in its own words."""
+    host, _, port = address.removeprefix("ray://").partition(":")
+    if not port.isdigit():
+        raise ValueError(f"--address {address}: it must be HOST:PORT, as ray start --head prints it.")
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"No Ray cluster answers at {address} ({error}). Start one with: ray start --head"
+        ) from error
 
 
 def slurm(
@@ -90,7 +103,10 @@ def slurm(
         import submitit
     except ImportError as error:
         raise ModuleNotFoundError("submitit is not installed: pip install 'staq[distributed]'") from error
-    executor = submitit.AutoExecutor(folder=folder / "slurm", cluster=cluster)
+    try:
+        executor = submitit.AutoExecutor(folder=folder / "slurm", cluster=cluster)
+    except RuntimeError as error:
+        raise OSError(f"SLURM does not answer on this machine ({error}): submit from a login node.") from error
     executor.update_parameters(timeout_min=round(60 * hours), cpus_per_task=cpus, gpus_per_node=gpus, name="staq")
     if partition is not None:
         executor.update_parameters(slurm_partition=partition)

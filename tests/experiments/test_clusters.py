@@ -1,0 +1,95 @@
+"""The same rows from Ray, from SLURM's way of running, and from this machine; clear words where there is no cluster."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from staq.experiments import backends
+from tests.experiments.test_experiments import rows_of, tiny
+
+ray = pytest.importorskip("ray")
+submitit = pytest.importorskip("submitit")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ray leaves a token in the home folder."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    (tmp_path / "home").mkdir()
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("home")
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_node_killed_in_mid_run_changes_no_row(tmp_path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    undisturbed = tiny(tmp_path / "local", seeds=3, steps=2000)
+    backends.local(backends.prepare(undisturbed, ""), processes=2, report=lambda: None)
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    doomed = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    runs = tiny(tmp_path / "ray", seeds=3, steps=2000)
+    killed: list[float] = []
+
+    def kill_when_both_are_busy() -> None:
+        if not killed and sum((run.folder / "checkpoints").exists() for run in runs) >= 2:
+            cluster.remove_node(doomed, allow_graceful=False)
+            killed.append(time.monotonic())
+
+    try:
+        left = backends.prepare(runs, "")
+        backends.ray(left, cluster.address, cpus=1, gpus=0, report=kill_when_both_are_busy)
+    finally:
+        cluster.shutdown()
+    assert killed
+    assert {run.state for run in runs} == {"finished"}
+    assert rows_of(runs) == rows_of(undisturbed)
+
+
+def test_an_unreachable_cluster_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError, match=r"No Ray cluster answers at 127.0.0.1:1.*ray start --head"):
+        backends.ray(tiny(tmp_path), "127.0.0.1:1", cpus=1, gpus=0, report=lambda: None)
+    with pytest.raises(ValueError, match="--address here: it must be HOST:PORT"):
+        backends.ray(tiny(tmp_path), "here", cpus=1, gpus=0, report=lambda: None)
+
+
+def test_without_slurm_the_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(OSError, match="SLURM does not answer on this machine"):
+        backends.slurm(tiny(tmp_path), tmp_path, None, hours=1, cpus=1, gpus=0)
+
+
+def test_submitits_local_executor_gives_the_same_rows(tmp_path: Path) -> None:
+    expected, runs = tiny(tmp_path / "local", seeds=1), tiny(tmp_path / "jobs", seeds=1)
+    backends.local(backends.prepare(expected, ""), processes=2, report=lambda: None)
+    left = backends.prepare(runs, "")
+    jobs = backends.slurm(left, tmp_path, None, hours=0.1, cpus=1, gpus=0, cluster="local")
+    assert [job.result() for job in jobs] == [0, 0]
+    assert rows_of(runs) == rows_of(expected)
+
+
+def test_the_slurm_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With commands of SLURM's names in its place: one array, the limits asked for, the worker's pickled calls."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, text in (("srun", "exit 0"), ("sbatch", "cp $1 " + str(tmp_path / "script") + "; echo job 77")):
+        (commands / name).write_text(f"#!/bin/sh\n{text}\n")
+        (commands / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    runs = tiny(tmp_path / "runs")
+    jobs = backends.slurm(backends.prepare(runs, ""), tmp_path, "long", hours=3, cpus=2, gpus=1)
+    assert [job.job_id for job in jobs] == ["77_0", "77_1", "77_2", "77_3"]
+    script = (tmp_path / "script").read_text()
+    for line in ("--array=0-3", "--partition=long", "--time=180", "--cpus-per-task=2", "--gpus-per-node=1"):
+        assert f"#SBATCH {line}" in script, line
