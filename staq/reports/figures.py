@@ -136,8 +136,7 @@ def aggregate(finals: dict[str, np.ndarray], variants: list[str], folder: Path) 
 
 def profiles(finals: dict[str, np.ndarray], variants: list[str], folder: Path) -> Path:
     """Share of runs that end above a score."""
-    highest = max(1.0, *(float(values.max()) for values in finals.values()))
-    thresholds = np.linspace(0, highest, 60)
+    thresholds = np.linspace(0, 1.05 * max(float(values.max()) for values in finals.values()), 60)
     figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
     for name, (shares, bounds) in performance_profiles(finals, thresholds).items():
         style = style_of(variants, name)
