@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from staq import experiments
 from staq.arguments import checked_device, whole_number
-from staq.experiments import backends, status
+from staq.experiments import backends, luck, status
 from staq.experiments.plan import Planned, load_request, plan, save_request
 
 
@@ -97,6 +97,11 @@ def experiment_run(options: argparse.Namespace) -> None:
 
         report()
         bar.initial = bar.n
+        experiment = experiments.load(options.name)
+        if experiment.sticky_rates:
+            steps = max(run.config.timesteps for run in runs)
+            luck.count(experiment.environments[0], experiment.sticky_rates, steps, out, bar.set_description)
+            bar.set_description(options.name)
         if options.backend == "local":
             backends.local(left, options.processes, report)
         elif options.backend == "ray":

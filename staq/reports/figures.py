@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,16 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from staq.experiments.plan import Planned
 from staq.plots import COLOURS
 from staq.reports.scores import Curves, Results, can_be_normalised, normalised
-from staq.reports.statistics import Estimate, interquartile_means, mean_interval, performance_profiles
+from staq.reports.statistics import (
+    Estimate,
+    interquartile_curves,
+    interquartile_means,
+    mean_interval,
+    performance_profiles,
+)
 
 STYLES = list(itertools.product(("-", "--", ":"), COLOURS))
 """Colour and dash together tell curves apart where colour alone does not."""
@@ -132,6 +141,69 @@ def aggregate(finals: dict[str, np.ndarray], variants: list[str], folder: Path) 
     axis.set_xlabel("interquartile mean of normalised final return (0 random, 1 the paper's best)")
     axis.grid(alpha=0.3, axis="x")
     return saved(figure, folder, "aggregate"), estimates
+
+
+def aggregate_curves(found: Results, variants: list[str], folder: Path) -> Path | None:
+    """Fig. 2: the interquartile mean over all environments, step by step."""
+    envs = [env for env in found if can_be_normalised(env)]
+    scores: dict[str, np.ndarray] = {}
+    for name in variants:
+        if envs and all(name in found[env] for env in envs):
+            columns = [normalised(found[env][name].returns, env) for env in envs]  # [seeds, evaluations] each
+            n = min(map(len, columns))
+            scores[name] = np.stack([column[:n] for column in columns], axis=1)
+    if not scores:
+        return None
+    steps = next(iter(next(iter(found.values())).values())).steps
+    figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
+    for name, values in scores.items():
+        whole = ~np.isnan(values).any((0, 1))  # as far as all runs have come
+        if not whole.any():
+            continue
+        style, estimates = style_of(variants, name), interquartile_curves({name: values[..., whole]})[name]
+        axis.plot(steps[whole], [e.value for e in estimates], label=name, **style)
+        if estimates[0].low is not None:
+            low, high = [e.low for e in estimates], [e.high for e in estimates]
+            axis.fill_between(steps[whole], low, high, color=style["color"], alpha=0.15, linewidth=0)
+    axis.set(xlabel="environment steps", ylabel="interquartile mean of normalised return")
+    axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, fontsize=8)
+    return saved(figure, folder, "aggregate_curves")
+
+
+def luck(counts: dict[str, tuple[int, int, int]], folder: Path) -> Path:
+    """How often a uniform policy reaches the goal, against how long it holds its actions."""
+    figure, axis = plt.subplots(figsize=(5, 3.2), layout="constrained")
+    shares = [100 * reached / max(ended, 1) for _, reached, ended in counts.values()]
+    bars = axis.bar(["not held" if rate == "none" else f"λ = {rate}" for rate in counts], shares, color=COLOURS[0])
+    axis.bar_label(bars, [str(reached) for _, reached, _ in counts.values()], fontsize=8)
+    axis.set_ylabel("episodes that reach the goal, %")
+    return saved(figure, folder, "luck")
+
+
+def entropies(runs: Sequence[Planned], variants: list[str], folder: Path) -> Path | None:
+    """Entropy of the policies that are learned, with that of the uniform one."""
+    figure, axis = plt.subplots(figsize=(5, 3.2), layout="constrained")
+    for run in runs:
+        path = run.folder / "progress.csv"
+        if not path.exists():
+            continue
+        with path.open() as file:
+            rows = [row for row in csv.DictReader(file) if row.get("staq/policy_entropy")]
+        if rows:
+            steps = [int(row["time/total_timesteps"]) for row in rows]
+            label = run.variant if run.config.seed == 0 else None
+            values = [float(row["staq/policy_entropy"]) for row in rows]
+            axis.plot(steps, values, label=label, alpha=0.8, **style_of(variants, run.variant))
+    if not axis.lines:
+        plt.close(figure)
+        return None
+    axis.axhline(math.log(3), color="0.4", linestyle="--", label="uniform, ln 3")
+    axis.set(xlabel="environment steps", ylabel="entropy")
+    axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
+    axis.legend(frameon=False, fontsize=8)
+    return saved(figure, folder, "entropies")
 
 
 def profiles(finals: dict[str, np.ndarray], variants: list[str], folder: Path) -> Path:

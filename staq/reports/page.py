@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from staq.experiments import Experiment
+from staq.experiments import Experiment, luck
 from staq.experiments.plan import Planned
 from staq.reports import claims, figures
 from staq.reports.scores import RANDOM, Results, results, table_1
@@ -45,6 +45,9 @@ def write(experiment: Experiment, runs: Sequence[Planned], out: Path) -> Path:
     boxes = figures.final_boxes(found, variants, folder)
     if boxes is not None:
         parts.append(_section("Where runs ended", [boxes], BOXES))
+    together = figures.aggregate_curves(found, variants, folder)
+    if together is not None:
+        parts.append(_section("All environments together, step by step", [together], TOGETHER))
     if finals:
         picture, estimates = figures.aggregate(finals, variants, folder)
         rows = [[name, str(estimate), str(finals[name].shape[0])] for name, estimate in estimates.items()]
@@ -52,6 +55,10 @@ def write(experiment: Experiment, runs: Sequence[Planned], out: Path) -> Path:
         parts.append(_table(["variant", "interquartile mean [95 %]", "seeds"], rows))
         parts.append(_improvement(finals))
         parts.append(_section("Performance profiles", [figures.profiles(finals, variants, folder)], PROFILES))
+    counts = luck.read(out)
+    if counts:
+        pictures = [figures.luck(counts, folder), figures.entropies(runs, variants, folder)]
+        parts.append(_section("Exploration", [p for p in pictures if p is not None], LUCK))
     parts.append(_finals(found, variants, timesteps))
     verdicts = claims.judged(experiment.name, finals, timesteps)
     if verdicts:
@@ -72,6 +79,14 @@ BOXES = "The last evaluation of every finished run: a dot each, quartiles from t
 AGGREGATE = (
     "Returns are normalised per environment: 0 is a uniform policy, 1 the best of the paper's Table 1, which gives no "
     "constants of its own. The interval is a stratified bootstrap over seeds (rliable)."
+)
+TOGETHER = (
+    "Interquartile mean over runs and environments of the normalised return, as far as every run has come; bands are "
+    "stratified bootstrap intervals over seeds, and one seed has none."
+)
+LUCK = (
+    "Left: of a uniform policy that holds each action for max(1, Poisson(λ)) steps, the share of episodes that reach "
+    "the goal (their number above the bar). Right: entropy of the learned policies, one line per seed."
 )
 PROFILES = "The share of runs whose normalised return ends above a value: the higher a curve, the better."
 

@@ -12,6 +12,8 @@ from scipy import stats
 LEVEL = 0.95
 REPETITIONS = 2000
 """Bootstrap samples."""
+REPETITIONS_OF_CURVES = 300
+"""The same for whole curves, whose bands are read less finely."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,26 @@ def interquartile_means(scores: Mapping[str, np.ndarray], seed: int = 0) -> dict
     from rliable import metrics
 
     return _bootstrapped(scores, lambda x: np.array([metrics.aggregate_iqm(x)]), seed)
+
+
+def interquartile_curves(scores: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, list[Estimate]]:
+    """The same at every evaluation, in one bootstrap. [seeds, envs, evaluations] each"""
+    from rliable import library, metrics
+
+    def every(x: np.ndarray) -> np.ndarray:
+        return np.array([metrics.aggregate_iqm(x[..., i]) for i in range(x.shape[-1])])
+
+    found = {}
+    for name, values in scores.items():
+        points = every(values)
+        if len(values) < 2:
+            found[name] = [Estimate(float(point)) for point in points]
+            continue
+        np.random.seed(seed)  # noqa: NPY002
+        _, intervals = library.get_interval_estimates({name: values}, every, reps=REPETITIONS_OF_CURVES)
+        low, high = intervals[name]
+        found[name] = [Estimate(*map(float, three)) for three in zip(points, low, high, strict=True)]
+    return found
 
 
 def probabilities_of_improvement(

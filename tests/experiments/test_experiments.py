@@ -14,7 +14,7 @@ import pytest
 
 from staq import cli, experiments
 from staq.evaluation import read_rows
-from staq.experiments import Experiment, Variant, backends, status
+from staq.experiments import Experiment, Variant, backends, luck, status
 from staq.experiments.plan import ERROR, Planned, folder_of, plan
 from staq.presets import check_hyperparameters
 from staq.runs import Config
@@ -195,3 +195,16 @@ def test_names_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_times_in_words() -> None:
     assert [status.in_words(s) for s in (40, 720, 12_600, 800_000)] == ["40 s", "12 min", "3.5 h", "9 days"]
+
+
+def test_luck_grows_with_held_actions_and_is_counted_once(tmp_path: Path) -> None:
+    """A uniform policy hardly ever leaves MountainCar's valley in 200 steps; one that holds its actions does."""
+    said: list[str] = []
+    luck.count("MountainCar-v0", [20], 20_000, tmp_path, said.append)
+    counts = luck.read(tmp_path)
+    assert list(counts) == ["none", "20"]
+    assert counts["none"][1] == 0
+    assert counts["20"][1] > 0
+    assert counts["20"][2] >= 100
+    luck.count("MountainCar-v0", [20], 20_000, tmp_path, said.append)
+    assert len(said) == 2

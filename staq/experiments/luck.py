@@ -1,0 +1,68 @@
+"""How often a uniform policy that holds its actions reaches a sparse reward: the left panel of App. B.3's figure."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from staq.actions import Factors
+from staq.behaviour import Behaviour, BehaviourName
+from staq.runs import make_envs
+
+N_ENVS = 50
+FILE = "luck.csv"
+
+
+def episodes_that_reach_the_goal(env_id: str, rate: float | None, steps: int, seed: int) -> tuple[int, int]:
+    """Of a uniform policy over so many steps. → (episodes that were terminated, all episodes)
+
+    :param rate: λ of the Poisson distribution of how long an action is held; None does not hold any
+    """
+    env = make_envs(env_id, N_ENVS)
+    env.seed(seed)
+    n_actions = int(env.action_space.n)  # type: ignore[attr-defined]
+    generator = torch.Generator().manual_seed(seed)
+    name: BehaviourName = "softmax" if rate is None else "sticky"
+    behaviour = Behaviour(name, N_ENVS, 0.0, rate or 1.0, generator, Factors([n_actions]))
+    logits, reached, ended = torch.zeros(N_ENVS, n_actions), 0, 0
+    env.reset()
+    for _ in range(steps // N_ENVS):
+        _, _, dones, infos = env.step(behaviour.act(logits).numpy())
+        behaviour.end_episodes(torch.from_numpy(dones))
+        for i in np.flatnonzero(dones):
+            ended += 1
+            reached += not infos[i].get("TimeLimit.truncated", False)
+    env.close()
+    return reached, ended
+
+
+def count(env_id: str, rates: Sequence[float], steps: int, folder: Path, report: Callable[[str], None]) -> Path:
+    """One row per rate, written when it is known: a rerun goes on with the next."""
+    path = folder / FILE
+    known = read(folder)
+    for rate in (None, *rates):
+        label = "none" if rate is None else f"{rate:g}"
+        if label in known:
+            continue
+        report(f"uniform, λ = {label}")
+        reached, ended = episodes_that_reach_the_goal(env_id, rate, steps, seed=0)
+        new = not path.exists()
+        with path.open("a", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            if new:
+                writer.writerow(["rate", "steps", "reached", "episodes"])
+            writer.writerow([label, steps, reached, ended])
+    return path
+
+
+def read(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """(steps, episodes that reached the goal, all episodes) by rate."""
+    path = folder / FILE
+    if not path.exists():
+        return {}
+    with path.open() as file:
+        return {r["rate"]: (int(r["steps"]), int(r["reached"]), int(r["episodes"])) for r in csv.DictReader(file)}
