@@ -163,7 +163,7 @@ def aggregate_curves(found: Results, variants: list[str], folder: Path) -> Path 
         style, estimates = style_of(variants, name), interquartile_curves({name: values[..., whole]})[name]
         axis.plot(steps[whole], [e.value for e in estimates], label=name, **style)
         if estimates[0].low is not None:
-            low, high = [e.low for e in estimates], [e.high for e in estimates]
+            low, high = np.array([(e.low, e.high) for e in estimates], dtype=float).T
             axis.fill_between(steps[whole], low, high, color=style["color"], alpha=0.15, linewidth=0)
     axis.set(xlabel="environment steps", ylabel="interquartile mean of normalised return")
     axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
