@@ -14,6 +14,7 @@ import pytest
 from staq.experiments import backends
 from tests.experiments.test_experiments import rows_of, tiny
 
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read on import: nodes talk over the loopback address alone
 ray = pytest.importorskip("ray")
 submitit = pytest.importorskip("submitit")
 
