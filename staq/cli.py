@@ -259,6 +259,8 @@ def info(options: argparse.Namespace) -> None:
         "box2d": "Box2D",
         "rivals": "sb3_contrib",
         "mujoco": "mujoco",
+        "experiments": "rliable",
+        "distributed": "ray",
         "wandb": "wandb",
     }.items():
         found = _has(module)
