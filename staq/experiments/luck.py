@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from gymnasium import spaces
 
 from staq.actions import Factors
 from staq.behaviour import Behaviour, BehaviourName
@@ -24,7 +25,8 @@ def episodes_that_reach_the_goal(env_id: str, rate: float | None, steps: int, se
     """
     env = make_envs(env_id, N_ENVS)
     env.seed(seed)
-    n_actions = int(env.action_space.n)  # type: ignore[attr-defined]
+    assert isinstance(env.action_space, spaces.Discrete)
+    n_actions = int(env.action_space.n)
     generator = torch.Generator().manual_seed(seed)
     name: BehaviourName = "softmax" if rate is None else "sticky"
     behaviour = Behaviour(name, N_ENVS, 0.0, rate or 1.0, generator, Factors([n_actions]))
