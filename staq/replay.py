@@ -125,10 +125,10 @@ class Replay(ReplayBuffer):
     def remake_kept(self) -> None:
         """Follows observations that were not added one by one."""
         one = self.observations[:1]
-        if self.make_kept(one) is one:
+        of_one = self.make_kept(one)
+        if of_one is one:
             self.kept, self.next_kept = self.observations, self.next_observations
             return
-        of_one = self.make_kept(one)
         shape = (self.buffer_size, *of_one.shape[1:])
         self.kept, self.next_kept = (of_one.new_zeros(shape) for _ in range(2))
         for rows in self.filled_rows():

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 
-from staq.arguments import nearest
+from staq import data_files
 
 
 @dataclass(frozen=True)
@@ -43,17 +41,11 @@ class Experiment:
 
 def names() -> list[str]:
     """Every experiment."""
-    return sorted(file.name.removesuffix(".toml") for file in _files())
+    return data_files.names(__name__)
 
 
 def load(name: str) -> Experiment:
     """An experiment by name; an unknown one is an error that names the nearest."""
-    if name not in names():
-        raise ValueError(f"There is no experiment {name!r}.{nearest(name, names())} Experiments: {', '.join(names())}.")
-    content = tomllib.loads(resources.files(__name__).joinpath(f"{name}.toml").read_text())
+    content = data_files.content(__name__, name, "experiment")
     variants = [Variant(**variant) for variant in content.pop("variants")]
     return Experiment(name=name, variants=variants, **content)
-
-
-def _files() -> list[Any]:
-    return [file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")]

@@ -10,7 +10,7 @@ from staq.experiments.plan import Planned
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 # Only for a first guess, before any run of the experiment itself has been timed. Seconds of one thread per thousand
-# environment steps of StaQ: the runs in results/ took 14 to 16 (MinAtar) and 6 to 7 (CartPole).
+# environment steps of StaQ: the runs in results/ took 14 to 16 (MinAtar) and 6 to 8 (CartPole).
 FIRST_GUESS = {"MinAtar": 14.0, "classic": 6.0}
 OF_ACTORS, OF_RIVALS = 1.6, 0.7
 """How long actors and SB3's algorithms take of that: guessed, not measured."""

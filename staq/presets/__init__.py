@@ -6,11 +6,10 @@ A file names what it is for and carries only departures from the algorithm's def
 from __future__ import annotations
 
 import fnmatch
-import tomllib
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 
+from staq import data_files
 from staq.arguments import NO_MEANING_HERE, hyperparameters, nearest
 from staq.family import FAMILY
 from staq.rivals import RIVALS
@@ -41,15 +40,12 @@ class Preset:
 
 def names() -> list[str]:
     """Every preset."""
-    return sorted(file.name.removesuffix(".toml") for file in _files())
+    return data_files.names(__name__)
 
 
 def load(name: str) -> Preset:
     """A preset by name; an unknown name or key is an error that names the nearest."""
-    if name not in names():
-        raise ValueError(f"There is no preset {name!r}.{nearest(name, names())} Presets: {', '.join(names())}.")
-    content = tomllib.loads(resources.files(__name__).joinpath(f"{name}.toml").read_text())
-    return Preset(name=name, **content)
+    return Preset(name=name, **data_files.content(__name__, name, "preset"))
 
 
 def for_environment(env_id: str, algo: str = "staq") -> Preset:
@@ -81,7 +77,3 @@ def check_hyperparameters(values: dict[str, Any], algo: str = "staq") -> None:
         if algo in FAMILY and key in NO_MEANING_HERE:
             raise ValueError(f"{key!r} has no meaning for {FAMILY[algo].__name__}: {NO_MEANING_HERE[key]}.")
         raise ValueError(f"{algo} has no hyperparameter {key!r}.{nearest(key, list(defaults(algo)))}")
-
-
-def _files() -> list[Any]:
-    return [file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")]
