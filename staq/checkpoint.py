@@ -6,17 +6,13 @@ A folder of checkpoints holds three kinds of files, each written once:
     replay-000124.pt   the transitions collected since the checkpoint before the 124th iteration's
     state-000124.pt    everything else after 124 iterations, and the names of the files that belong to it
 
-so that a checkpoint costs what an iteration changed, not what has been gathered so far. A file starts with a
-digest of its content and appears under its name only when it is whole. Files hold data, never code: they load
-with ``weights_only=True``. The two newest states are kept, so a damaged one loses one iteration.
+so that a checkpoint costs what an iteration changed, not what has been gathered so far (``staq.whole_files`` says how
+they are written). The two newest states are kept, so a damaged one loses one iteration.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
-import os
 import re
 import warnings
 from pathlib import Path
@@ -24,16 +20,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy._core import multiarray
 from stable_baselines3.common.callbacks import BaseCallback
 
 from staq.algorithm import PolicyMirrorDescent
 from staq.arguments import hyperparameters
 from staq.envs.snapshot import CannotRestore, restore, restores_exactly, snapshot
+from staq.whole_files import DamagedFile, read, verified_content, write_atomically
 
 FORMAT = 1
 KEPT_STATES = 2
-_DIGEST_BYTES = 16
 _COUNTERS = (
     "num_timesteps",
     "steps_collected",
@@ -42,18 +37,6 @@ _COUNTERS = (
     "_n_updates",
     "_total_timesteps",
 )
-_NUMPY_TYPES: list[Any] = [
-    np.ndarray,
-    np.dtype,
-    multiarray._reconstruct,
-    multiarray.scalar,
-    *(type(np.dtype(code)) for code in np.typecodes["All"] if code != "O"),
-    bytes,  # the content of an array without elements
-]
-
-
-class DamagedFile(ValueError):
-    """A file of a checkpoint is missing, incomplete or altered."""
 
 
 class Checkpoints(BaseCallback):
@@ -195,50 +178,6 @@ def _earlier_states(folder: Path, iteration: int) -> list[dict[str, Any]]:
             if state["counters"]["iteration"] < iteration:
                 earlier.append(state)
     return earlier[1 - KEPT_STATES :]
-
-
-def write_atomically(path: Path, content: dict[str, Any]) -> None:
-    """Digest and content under ``path`` at once or not at all, and on the disk when this returns."""
-    buffer = io.BytesIO()
-    # A view would be saved with all of the tensor that it is a view of.
-    torch.save({k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in content.items()}, buffer)
-    payload = buffer.getbuffer()
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest())
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)  # the new name is on the disk when the folder is
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-def verified_content(path: Path) -> memoryview:
-    """The bytes of a file, if they are those that were written."""
-    try:
-        data = memoryview(path.read_bytes())
-    except FileNotFoundError as error:
-        raise DamagedFile(f"{path.name} is missing") from error
-    digest, payload = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-    if hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest() != digest:
-        raise DamagedFile(f"{path.name} is damaged")
-    return payload
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A file's content: tensors, arrays, numbers and containers of them, never objects."""
-    payload = verified_content(path)
-    with torch.serialization.safe_globals(_NUMPY_TYPES):
-        content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    return content
 
 
 def _state_of(model: PolicyMirrorDescent, segments: list[tuple[str, int]], with_env: bool) -> dict[str, Any]:

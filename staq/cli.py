@@ -231,10 +231,22 @@ def theory_averaging(options: argparse.Namespace) -> None:
     n_seeds, iterations = averaging.scaled_to(options.budget)
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.envs:
-        with tqdm(total=iterations, unit=" iterations", desc=f"{name}, {n_seeds} seeds") as bar:
-            rows = averaging.study(averaging.ENVIRONMENTS[name](), n_seeds, iterations, progress=bar.update)
-        averaging.write(rows, options.out / f"{name}.csv")
-        print(name, *averaging.verdict(rows), sep="\n  ")
+        study, unfinished = (
+            averaging.Study(averaging.ENVIRONMENTS[name](), n_seeds),
+            options.out / f"{name}.unfinished.pt",
+        )
+        if unfinished.exists():
+            study.restore(unfinished)
+        with tqdm(
+            total=iterations, initial=study.iteration, unit=" iterations", desc=f"{name}, {n_seeds} seeds"
+        ) as bar:
+            while study.iteration < iterations:
+                study.iterate()
+                study.save(unfinished)
+                bar.update()
+        averaging.write(study.rows, options.out / f"{name}.csv")
+        unfinished.unlink(missing_ok=True)
+        print(name, *averaging.verdict(study.rows), sep="\n  ")
     finished = {name: options.out / f"{name}.csv" for name in averaging.ENVIRONMENTS}
     studies = {name: averaging.read(path) for name, path in finished.items() if path.exists()}
     averaging.draw(studies, options.out / "averaging.png")

@@ -15,11 +15,9 @@ import csv
 import importlib.metadata
 import io
 import json
-import os
 import platform
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -40,6 +38,7 @@ from staq import presets
 from staq.actions import BoundaryActions
 from staq.algorithm import PolicyMirrorDescent
 from staq.checkpoint import Checkpoints, newest_state, resume
+from staq.envs import mujoco
 from staq.evaluation import Evaluations, player_of, returns, save_policy
 from staq.family import FAMILY
 from staq.rivals import RIVALS
@@ -167,9 +166,9 @@ def make_envs(env_id: str, n_envs: int, actions: str | None = None) -> VecMonito
 def make_env(env_id: str, actions: str | None = None, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """One environment; a missing extra, an unknown name or actions of another kind are a clear error."""
     try:
-        camera = _mujoco_camera(env_id) if render_mode is not None else {}
+        options = mujoco.options_for(env_id, filmed=render_mode is not None)
         # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
-        env = gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **camera)
+        env = gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **options)
     except gymnasium.error.DependencyNotInstalled as error:
         extra = next((name for word, name in EXTRA_OF.items() if word in str(error)), None)
         hint = f" Install it with: pip install 'staq[{extra}]'" if extra else ""
@@ -179,15 +178,6 @@ def make_env(env_id: str, actions: str | None = None, render_mode: str | None = 
     if actions is not None and not isinstance(env.action_space, gymnasium.spaces.Box):
         raise ValueError(f"{env_id} has finite actions ({env.action_space}): leave out --actions {actions}.")
     return BoundaryActions(env) if actions == "boundary" else env
-
-
-def _mujoco_camera(env_id: str) -> dict[str, Any]:
-    """What MuJoCo needs to be filmed: a context without a window, and the model's own camera, which follows it."""
-    if ".mujoco." not in str(gymnasium.spec(env_id).entry_point):
-        return {}
-    if sys.platform == "linux" and "DISPLAY" not in os.environ:
-        os.environ.setdefault("MUJOCO_GL", "egl")  # read when MuJoCo is imported
-    return {"camera_name": "track"}
 
 
 def train(

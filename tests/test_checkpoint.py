@@ -21,8 +21,9 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from staq import Checkpoints, StaQ, resume
-from staq.checkpoint import DamagedFile, newest_state, read, write_atomically
+from staq.checkpoint import newest_state
 from staq.envs.snapshot import CannotRestore, restore, restores_exactly, snapshot
+from staq.whole_files import DamagedFile, read, write_atomically
 from tests.conftest import SMALL, Endless, assert_identical, small_model
 
 

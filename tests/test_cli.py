@@ -22,6 +22,8 @@ from staq.evaluation import read_rows
 from staq.export import WEIGHTS
 from staq.plots import kind_of, labels_of
 from staq.runs import Config
+from staq.tabular import averaging
+from staq.tabular.grids import pendulum
 from tests.conftest import small_model
 
 FAST = (
@@ -258,6 +260,31 @@ def test_theory_check_prints_saves_and_reruns(tmp_path: Path, capsys: pytest.Cap
     assert cli.main(rerun) == 0
     out = capsys.readouterr().out
     assert re.search(r"Lemma 4.3 +violated as stated .*holds as repaired", out)
+
+
+def test_theory_averaging_goes_on_after_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(averaging, "ENVIRONMENTS", {"pendulum": lambda: pendulum(6)})
+    monkeypatch.setattr(averaging, "MEMORIES", (2, 3))
+    monkeypatch.setattr(averaging, "SMOOTHING", 2)
+    monkeypatch.setattr(averaging, "scaled_to", lambda budget: (2, 8))
+    fit, iterate = averaging.FittedQ.fit, averaging.Study.iterate
+    monkeypatch.setattr(averaging.FittedQ, "fit", lambda networks, targets, steps: fit(networks, targets, 3))
+
+    def stopped_at_five(study: averaging.Study) -> None:
+        if study.iteration == 5:
+            raise KeyboardInterrupt
+        iterate(study)
+
+    words = "theory averaging --envs pendulum --out averaging".split()
+    with monkeypatch.context() as interruption:
+        interruption.setattr(averaging.Study, "iterate", stopped_at_five)
+        assert cli.main(words) == 130
+    assert cli.main(words) == 0
+    assert "62%" in capsys.readouterr().err, "it went on after the fifth of eight iterations"
+    assert sorted(path.name for path in Path("averaging").iterdir()) == ["averaging.png", "pendulum.csv"]
+    assert {row.iteration for row in averaging.read(Path("averaging/pendulum.csv"))} == set(range(2, 9))
 
 
 def test_theory_plot_draws_every_picture(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,12 +14,12 @@ from stable_baselines3.common.envs import IdentityEnv
 from torch import nn
 
 from staq import presets
-from staq.checkpoint import read
 from staq.cli import main
 from staq.rivals import MDQN, RIVALS, SmallImage, build
 from staq.rivals.m_dqn import munchausen_target
 from staq.rivals.player import Player
 from staq.runs import make_envs
+from staq.whole_files import read
 
 
 def column(*values: float) -> torch.Tensor:

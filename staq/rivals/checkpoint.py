@@ -16,9 +16,10 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from staq.checkpoint import FORMAT, KEPT_STATES, files_of, newest_state, read, write_atomically
+from staq.checkpoint import FORMAT, KEPT_STATES, files_of, newest_state
 from staq.envs.snapshot import CannotRestore, restore, restores_exactly, snapshot
 from staq.rivals.player import random_state, set_random_state
+from staq.whole_files import read, write_atomically
 
 PARAMETERS = "parameters.pt"
 TRANSITION = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")

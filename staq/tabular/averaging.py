@@ -23,6 +23,7 @@ import torch
 from gymnasium import spaces
 from scipy import stats
 
+from staq import whole_files
 from staq.q_networks import OUTPUT_BIAS, OUTPUT_WEIGHT, ConvMlp, QEnsemble, affine, output
 from staq.tabular.grids import GridMDP, mountain_car, pendulum
 from staq.tabular.mirror_descent import Settings
@@ -60,32 +61,52 @@ def scaled_to(budget: float) -> tuple[int, int]:
     return max(2, round(PAPER_SEEDS * scale)), max(max(MEMORIES) + SMOOTHING, round(FULL_ITERATIONS * scale))
 
 
-def study(
-    grid: GridMDP,
-    n_seeds: int,
-    iterations: int,
-    gradient_steps: int = GRADIENT_STEPS,
-    progress: Callable[[], object] = lambda: None,
-) -> list[Row]:
+class Study:
     """The errors of every seed and iteration, from the first iteration at which M of them exist."""
-    networks = FittedQ(grid, n_seeds)
-    mdp, tau = grid.mdp, SETTINGS.entropy_weight
-    shape = (n_seeds, *mdp.reward.shape)
-    q, logits = np.zeros(shape), np.zeros(shape)
-    history: dict[str, list[np.ndarray]] = {"bellman": [], "value": []}
-    rows: list[Row] = []
-    for k in range(1, iterations + 1):
-        logits = SETTINGS.beta * logits + SETTINGS.alpha * q
-        policies = [policy_of(logits[i]) for i in range(n_seeds)]
-        targets = np.stack([bellman(mdp, log_pi, q[i], tau) for i, log_pi in enumerate(policies)])
-        q = networks.fit(targets, gradient_steps)
-        exact = np.stack([q_of_policy(mdp, log_pi, tau) for log_pi in policies])
-        for name, errors in (("bellman", q - targets), ("value", q - exact)):
-            history[name].append(errors)
-            rows += _rows(name, k, history[name])
-            del history[name][: -max(MEMORIES)]
-        progress()
-    return rows
+
+    def __init__(self, grid: GridMDP, n_seeds: int, gradient_steps: int = GRADIENT_STEPS) -> None:
+        self.mdp, self.gradient_steps = grid.mdp, gradient_steps
+        self.networks = FittedQ(grid, n_seeds)
+        self.q, self.logits = np.zeros((2, n_seeds, *grid.mdp.reward.shape))
+        self.iteration = 0
+        self.rows: list[Row] = []
+        self._newest_last: dict[str, list[np.ndarray]] = {"bellman": [], "value": []}
+
+    def iterate(self) -> None:
+        """One iteration of mirror descent, and its errors."""
+        tau = SETTINGS.entropy_weight
+        self.logits = SETTINGS.beta * self.logits + SETTINGS.alpha * self.q
+        policies = [policy_of(logits) for logits in self.logits]
+        targets = np.stack([bellman(self.mdp, log_pi, q, tau) for log_pi, q in zip(policies, self.q, strict=True)])
+        self.q = self.networks.fit(targets, self.gradient_steps)
+        exact = np.stack([q_of_policy(self.mdp, log_pi, tau) for log_pi in policies])
+        self.iteration += 1
+        for name, errors in (("bellman", self.q - targets), ("value", self.q - exact)):
+            history = self._newest_last[name]
+            history.append(errors)
+            self.rows += _rows(name, self.iteration, history)
+            del history[: -max(MEMORIES)]
+
+    def save(self, path: Path) -> None:
+        """All that ``restore`` needs to go on with the same numbers."""
+        rows = [tuple(vars(row).values()) for row in self.rows]
+        own = {name: getattr(self, name) for name in self._PLAIN}
+        whole_files.write_atomically(path, own | {"rows": rows, "networks": self.networks.state()})
+
+    def restore(self, path: Path) -> None:
+        """Where ``save`` was."""
+        state = whole_files.read(path)
+        if state["q"].shape != self.q.shape:
+            raise ValueError(
+                f"{path} is a study of {len(state['q'])} seeds, not {len(self.q)}: continue it at its own budget, "
+                "or delete it to begin anew."
+            )
+        for name in self._PLAIN:
+            setattr(self, name, state[name])
+        self.rows = [Row(*row) for row in state["rows"]]
+        self.networks.restore(state["networks"])
+
+    _PLAIN = ("q", "logits", "iteration", "_newest_last")
 
 
 class FittedQ:
@@ -98,6 +119,20 @@ class FittedQ:
         n_features, n_actions = grid.observations.shape[1], grid.mdp.n_actions
         self.networks = QEnsemble(ConvMlp(spaces.Box(-2, 2, (n_features,)), n_actions, NET_ARCH), n_seeds)
         self.optimizer = torch.optim.Adam(self.networks.parameters(), lr=LEARNING_RATE, fused=True)
+
+    def state(self) -> dict[str, Any]:
+        """Weights, optimizer and batches to come."""
+        return {
+            "weights": self.networks.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """As ``state`` found it."""
+        self.networks.load_state_dict(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"])
 
     def fit(self, targets: np.ndarray, gradient_steps: int) -> np.ndarray:
         """Regresses the networks on targets [seeds, S, A] and returns what they say then, in the same shape."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from staq.tabular import averaging
-from staq.tabular.averaging import FittedQ, Row, draw, read, scaled_to, study, verdict, write
+from staq.tabular.averaging import FittedQ, Row, Study, draw, read, scaled_to, verdict, write
 from staq.tabular.grids import pendulum
 
 
@@ -18,9 +18,16 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(averaging, "SMOOTHING", 2)
 
 
+def study(size: int, n_seeds: int, iterations: int, gradient_steps: int) -> list[Row]:
+    all_of_it = Study(pendulum(size), n_seeds, gradient_steps)
+    for _ in range(iterations):
+        all_of_it.iterate()
+    return all_of_it.rows
+
+
 @pytest.mark.usefixtures("small")
 def test_rows_begin_when_m_errors_exist_and_repeat() -> None:
-    rows = study(pendulum(8), 3, 6, gradient_steps=20)
+    rows = study(8, 3, 6, gradient_steps=20)
     assert {(r.memory, min(x.iteration for x in rows if x.memory == r.memory)) for r in rows} == {
         (1, 1),
         (2, 2),
@@ -28,7 +35,22 @@ def test_rows_begin_when_m_errors_exist_and_repeat() -> None:
     }
     assert {r.seed for r in rows} == {0, 1, 2}
     assert all(r.difference == 0 for r in rows if r.memory == 1), "the average of one error is that error"
-    assert rows == study(pendulum(8), 3, 6, gradient_steps=20)
+    assert rows == study(8, 3, 6, gradient_steps=20)
+
+
+@pytest.mark.usefixtures("small")
+def test_an_interrupted_study_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
+    begun = Study(pendulum(8), 2, gradient_steps=20)
+    for _ in range(4):
+        begun.iterate()
+    begun.save(tmp_path / "study.pt")
+    continued = Study(pendulum(8), 2, gradient_steps=20)
+    continued.restore(tmp_path / "study.pt")
+    while continued.iteration < 7:
+        continued.iterate()
+    assert continued.rows == study(8, 2, 7, gradient_steps=20)
+    with pytest.raises(ValueError, match="2 seeds, not 3"):
+        Study(pendulum(8), 3).restore(tmp_path / "study.pt")
 
 
 def test_averages_by_hand() -> None:
@@ -52,7 +74,7 @@ def test_networks_fit_their_own_targets() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_rows_round_trip_and_draw(tmp_path: Path) -> None:
-    rows = study(pendulum(6), 2, 12, gradient_steps=5)
+    rows = study(6, 2, 12, gradient_steps=5)
     write(rows, tmp_path / "rows.csv")
     assert read(tmp_path / "rows.csv") == rows
     draw({"pendulum": rows, "again": rows}, tmp_path / "figure.png")

@@ -1,0 +1,35 @@
+"""What MuJoCo's environments need beside their name."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import os
+import sys
+from typing import Any
+
+import gymnasium
+
+_LOG = logging.getLogger(__name__)
+
+
+def options_for(env_id: str, filmed: bool) -> dict[str, Any]:
+    """For ``gymnasium.make``: the model's own camera, which follows it, where it is filmed; nothing elsewhere."""
+    if ".mujoco." not in str(gymnasium.spec(env_id).entry_point) or importlib.util.find_spec("mujoco") is None:
+        return {}
+    if filmed and sys.platform == "linux" and "DISPLAY" not in os.environ:
+        os.environ.setdefault("MUJOCO_GL", "egl")  # without a window; read when MuJoCo is imported
+    import mujoco
+
+    mujoco.set_mju_user_warning(_once)
+    return {"camera_name": "track"} if filmed else {}
+
+
+@functools.cache
+def _once(message: str) -> None:
+    """A run makes the same model many times, and MuJoCo would print its warnings each time and log them to a file.
+
+    A Python warning would not do: one turned into an error ends the process inside MuJoCo.
+    """
+    _LOG.warning("MuJoCo: %s", message)

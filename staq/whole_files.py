@@ -1,0 +1,75 @@
+"""Files of tensors and numbers that are whole or not there.
+
+A file starts with a digest of its content and appears under its name only when all of it is on the disk. It holds
+data, never code: it loads with ``weights_only=True``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy._core import multiarray
+
+_DIGEST_BYTES = 16
+_NUMPY_TYPES: list[Any] = [
+    np.ndarray,
+    np.dtype,
+    multiarray._reconstruct,
+    multiarray.scalar,
+    *(type(np.dtype(code)) for code in np.typecodes["All"] if code != "O"),
+    bytes,  # the content of an array without elements
+]
+
+
+class DamagedFile(ValueError):
+    """A file is missing, incomplete or altered."""
+
+
+def write_atomically(path: Path, content: dict[str, Any]) -> None:
+    """Digest and content under ``path`` at once or not at all, and on the disk when this returns."""
+    buffer = io.BytesIO()
+    # A view would be saved with all of the tensor that it is a view of.
+    torch.save({k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in content.items()}, buffer)
+    payload = buffer.getbuffer()
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest())
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)  # the new name is on the disk when the folder is
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def verified_content(path: Path) -> memoryview:
+    """The bytes of a file, if they are those that were written."""
+    try:
+        data = memoryview(path.read_bytes())
+    except FileNotFoundError as error:
+        raise DamagedFile(f"{path.name} is missing") from error
+    digest, payload = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+    if hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest() != digest:
+        raise DamagedFile(f"{path.name} is damaged")
+    return payload
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file's content: tensors, arrays, numbers and containers of them, never objects."""
+    payload = verified_content(path)
+    with torch.serialization.safe_globals(_NUMPY_TYPES):
+        content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    return content
