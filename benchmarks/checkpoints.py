@@ -11,8 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.scenario import full_model, measured
 from staq import Checkpoints
+from staq.timing import full_model, measured
 
 
 def main() -> None:

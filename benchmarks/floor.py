@@ -7,8 +7,8 @@ import time
 
 import torch
 
-from benchmarks.scenario import BATCH_SIZE, BUFFER_SIZE, INTERVAL, N_CRITICS, WINDOW, network
 from staq.q_networks import ConvMlp
+from staq.timing import BATCH_SIZE, BUFFER_SIZE, INTERVAL, N_CRITICS, WINDOW, network
 
 
 def gemm_rate(n_threads: int) -> float:

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.scenario import BATCH_SIZE, BUFFER_SIZE, INTERVAL, N_CRITICS, network, peak_memory
 from staq.q_networks import ConvMlp, QEnsemble
 from staq.runs import make_env
+from staq.timing import BATCH_SIZE, BUFFER_SIZE, INTERVAL, N_CRITICS, network, peak_memory
 
 
 class PlainNetwork(nn.Module):

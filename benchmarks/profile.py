@@ -10,9 +10,9 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.scenario import full_model
 from staq.algorithm import PolicyMirrorDescent
 from staq.family import FAMILY
+from staq.timing import full_model
 
 ACTS = ("collect", "evaluate", "improve")
 STEPS = 400

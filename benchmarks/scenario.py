@@ -11,154 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
-import statistics
-import time
-from typing import Any
 
 import torch
-from stable_baselines3.common.callbacks import BaseCallback
 
-from staq import StaQ, presets
-from staq.algorithm import PolicyMirrorDescent
 from staq.family import FAMILY
-from staq.q_networks import ConvMlp, QEnsemble
-from staq.runs import make_envs
-from staq.updates import StackUpdate
-
-N_CRITICS, BATCH_SIZE, BUFFER_SIZE, INTERVAL, WINDOW = 2, 256, 50_000, 5000, 200
-"""The paper's settings: an iteration is INTERVAL environment steps, a window what lies between two hard copies."""
-PHASES = ("acting", "env", "targets", "gradient", "refresh", "push")
-
-
-Phases = dict[str, float]
-
-
-def keep_phases(model: PolicyMirrorDescent) -> list[Phases]:
-    """Makes a model keep the seconds of every iteration's phases instead of logging them."""
-    iterations: list[Phases] = []
-
-    def report(log_interval: int | None) -> None:
-        iterations.append(model.phase_seconds)
-        model.phase_seconds = {}
-
-    model.report = report  # type: ignore[method-assign]
-    return iterations
-
-
-class Timed:
-    """Adds up the seconds that are spent in one method of one object."""
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self.seconds = 0.0
-        method = getattr(owner, name)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            result = method(*args, **kwargs)
-            self.seconds += time.perf_counter() - start
-            return result
-
-        setattr(owner, name, timed)
-
-    def take(self) -> float:
-        seconds, self.seconds = self.seconds, 0.0
-        return seconds
-
-
-def network(env_id: str) -> ConvMlp:
-    """The paper's network for an environment."""
-    model = StaQ(presets.for_environment(env_id).policy, make_envs(env_id, 1), memory_size=1, buffer_size=1)
-    assert isinstance(model.policy.architecture, ConvMlp)
-    return model.policy.architecture
-
-
-def full_model(
-    env_id: str,
-    memory_size: int = 300,
-    n_envs: int = 50,
-    width: int | None = None,
-    algo: str = "staq",
-    **settings: Any,
-) -> PolicyMirrorDescent:
-    """A model as it is deep in a run: M random networks on the stack, the replay full of one iteration's states."""
-    preset = presets.for_environment(env_id)
-    if width is not None:
-        settings["policy_kwargs"] = {"net_arch": [width] if preset.policy == "CnnPolicy" else [width, width]}
-    if algo == "staq":
-        settings["memory_size"] = memory_size
-    settings |= preset.hyperparameters | {"gradient_steps": 1, "seed": 0, "device": "cpu"}
-    model = FAMILY[algo](preset.policy, make_envs(env_id, n_envs), **settings)
-    model.collect(_started(model))
-    replay = model.replay
-    for name in (*replay.TRANSITION, "accumulated"):
-        rows = getattr(replay, name)
-        rows[:] = rows[torch.arange(len(rows)) % INTERVAL]
-    replay.full, replay.pos = True, 0
-    replay.remake_kept()
-    update = model.policy.policy_update
-    if isinstance(update, StackUpdate):
-        stack = update.stack
-        random = [QEnsemble(model.policy.architecture, N_CRITICS).weights] * memory_size
-        stack.restore(memory_size, [model.step_size.beta**i for i in range(memory_size)], stack.prefactor, random)
-    model._begin_iteration()
-    model.gradient_steps = -1
-    return model
-
-
-def _started(model: PolicyMirrorDescent) -> BaseCallback:
-    _, callback = model._setup_learn(INTERVAL)
-    return callback
-
-
-def measured(model: PolicyMirrorDescent, steps: int, samples: int) -> Phases:
-    """Milliseconds per environment step of each phase: the median of shortened iterations, after one to warm up.
-
-    A shortened iteration collects and learns for ``steps`` steps but improves the policy once, as a whole one
-    does: that part is divided by the steps of a whole iteration. So is the evaluation of next states that nobody acted
-    on, of which a whole iteration has as many at its end, and more from episodes that end on the way.
-    """
-    model.policy_update_interval = steps
-    assert model.env is not None
-    update, iterations = model.policy.policy_update, keep_phases(model)
-    env = Timed(model.env, "step")
-    pending, n_pending = Timed(model, "_evaluate_pending"), _counted(model)
-    push = Timed(update.stack, "push") if isinstance(update, StackUpdate) else None
-    found: list[Phases] = []
-    for _ in range(samples + 1):
-        model.learn(steps, reset_num_timesteps=False, log_interval=None)
-        spent, in_env, in_push = iterations[-1], env.take(), 0.0 if push is None else push.take()
-        in_pending, n_envs = pending.take(), model.env.num_envs
-        whole = in_pending * (n_envs + (n_pending[-1] - n_envs) * INTERVAL / steps) / n_pending[-1]
-        found.append(
-            {
-                "acting": (spent["collect"] - in_env - in_pending) / steps + whole / INTERVAL,
-                "env": in_env / steps,
-                "targets": spent["targets"] / steps,
-                "gradient": spent["gradient"] / steps,
-                "refresh": (spent["improve"] - in_push) / INTERVAL,
-                "push": in_push / INTERVAL,
-            }
-        )
-    return {phase: 1000 * statistics.median(sample[phase] for sample in found[1:]) for phase in PHASES}
-
-
-def _counted(model: PolicyMirrorDescent) -> list[int]:
-    """Makes a model keep how many next states each iteration left to be evaluated at its end."""
-    counts: list[int] = []
-    evaluate = model._evaluate_pending
-
-    def counting() -> None:
-        counts.append(len(model.replay.pending_rows()))
-        evaluate()
-
-    model._evaluate_pending = counting  # type: ignore[method-assign]
-    return counts
-
-
-def peak_memory() -> float:
-    """Of this process, in GB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+from staq.timing import BATCH_SIZE, BUFFER_SIZE, SAMPLES, STEPS, full_model, measured, peak_memory
 
 
 def main() -> None:
@@ -171,8 +28,8 @@ def main() -> None:
     parser.add_argument("--buffer-size", type=int, default=BUFFER_SIZE)
     parser.add_argument("--width", type=int, help="of the fully connected layers")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--steps", type=int, default=600, help="of a shortened iteration")
-    parser.add_argument("--samples", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=STEPS, help="of a shortened iteration")
+    parser.add_argument("--samples", type=int, default=SAMPLES)
     options = vars(parser.parse_args())
     torch.set_num_threads(options.pop("threads"))
     steps, samples, env_id = options.pop("steps"), options.pop("samples"), options.pop("env")

@@ -37,6 +37,8 @@ class Experiment:
     variants: list[Variant]
     sticky_rates: list[float] = field(default_factory=list)
     """λ of the uniform sticky policies whose luck is counted beside the runs."""
+    timed: bool = False
+    """Its runs are not trained but timed deep in them, one after the other, with all cores; seeds are rounds."""
 
 
 def names() -> list[str]:

@@ -38,7 +38,7 @@ def prepare(runs: Sequence[Planned], command: str) -> list[Planned]:
 def local(runs: Sequence[Planned], processes: int, report: Report) -> None:
     """So many processes side by side, of one thread each."""
     with ThreadPoolExecutor(processes) as pool:
-        waiting = [pool.submit(run_in_process, str(run.folder), run.config.threads) for run in runs]
+        waiting = [pool.submit(run_in_process, str(run.folder), run.config.threads, run.timed) for run in runs]
         try:
             while not all(future.done() for future in waiting):
                 time.sleep(PATIENCE / 5)
@@ -64,7 +64,7 @@ def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, 
         _check_that_someone_answers(address)
         cluster.init(address=address, log_to_driver=False)
     remote = cluster.remote(num_cpus=cpus, num_gpus=gpus, max_retries=-1)(run_in_process)
-    waiting: list[Any] = [remote.remote(str(run.folder.resolve()), run.config.threads) for run in runs]
+    waiting: list[Any] = [remote.remote(str(run.folder.resolve()), run.config.threads, run.timed) for run in runs]
     try:
         while waiting:
             _, waiting = cluster.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
@@ -112,6 +112,9 @@ def slurm(
         executor.update_parameters(slurm_partition=partition)
     return list(
         executor.map_array(
-            run_in_process, [str(run.folder.resolve()) for run in runs], [run.config.threads for run in runs]
+            run_in_process,
+            [str(run.folder.resolve()) for run in runs],
+            [run.config.threads for run in runs],
+            [run.timed for run in runs],
         )
     )

@@ -44,7 +44,7 @@ def add_experiment_commands(commands: Any) -> None:
     command.add_argument("--gpus", type=float, default=0, help="ray, slurm: per run, ray takes fractions (%(default)s)")
     command.add_argument("--partition", help="slurm: partition")
     command.add_argument("--hours", type=float, default=20, help="slurm: time limit of a run (%(default)s)")
-    command.add_argument("--device", default="cpu", help="auto, cpu or cuda (%(default)s)")
+    command.add_argument("--device", help="auto, cpu (default) or cuda")
     command.add_argument("--dry-run", action="store_true", help="say what would be run, and for how long")
     for name, function, text in (
         ("status", experiment_status, "how far an experiment is"),
@@ -76,7 +76,9 @@ def experiment_show(options: argparse.Namespace) -> None:
 
 def experiment_run(options: argparse.Namespace) -> None:
     runs, out, request = _planned(options)
-    at_once = options.processes if options.backend == "local" else 1
+    # What is timed has the machine to itself.
+    processes = 1 if any(run.timed for run in runs) else options.processes
+    at_once = processes if options.backend == "local" else 1
     left = [run for run in runs if run.state != "finished"]
     steps = sum(run.config.timesteps - run.steps_done for run in left)
     time_left = status.in_words(status.seconds_left(runs, at_once))
@@ -103,7 +105,7 @@ def experiment_run(options: argparse.Namespace) -> None:
             luck.count(experiment.environments[0], experiment.sticky_rates, steps, out, bar.set_description)
             bar.set_description(options.name)
         if options.backend == "local":
-            backends.local(left, options.processes, report)
+            backends.local(left, processes, report)
         elif options.backend == "ray":
             backends.ray(left, options.address, options.cpus, options.gpus, report)
         else:
@@ -132,14 +134,16 @@ def experiment_report(options: argparse.Namespace) -> None:
     from staq.reports import write
 
     runs, out, _ = _planned(options)
-    print(write(experiments.load(options.name), runs, out))
+    with tqdm(desc="report", unit=" parts") as bar:
+        page = write(experiments.load(options.name), runs, out, bar.update)
+    print(page)
 
 
-_REQUEST = ("budget", "seeds", "envs", "algos", "eval_episodes")
+_REQUEST = ("budget", "seeds", "envs", "algos", "eval_episodes", "device")
 
 
 def _request(options: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(options, name, None) for name in (*_REQUEST, "device")}
+    return {name: getattr(options, name, None) for name in _REQUEST}
 
 
 def _planned(options: argparse.Namespace) -> tuple[list[Planned], Path, dict[str, Any]]:

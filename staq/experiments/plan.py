@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from staq import presets
+from staq import presets, timing
 from staq.evaluation import read_rows
 from staq.experiments import Experiment, Variant
 from staq.runs import Config, configured
+from staq.timing import INTERVAL
 
 State = Literal["planned", "begun", "finished", "failed"]
 ERROR = "error.txt"
+TIMING = "timing.json"
 EVALUATIONS = 50
 """Evaluations of a run, at any budget that leaves as many iterations."""
-INTERVAL = 5000
-"""Environment steps of one iteration in every table of the paper."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,13 @@ class Planned:
     variant: str
     config: Config
     folder: Path
+    timed: bool = False
+    """To be timed, not trained."""
 
     @property
     def state(self) -> State:
         """By what lies in its folder: any machine can tell, and copying folders merges results."""
-        if (self.folder / "model").exists():
+        if (self.folder / (TIMING if self.timed else "model")).exists():
             return "finished"
         if (self.folder / ERROR).exists():
             return "failed"
@@ -85,6 +88,8 @@ def plan(
         raise ValueError(f"--budget {budget}: it must be above 0 and at most 1, a fraction of the paper's steps.")
     chosen_envs = _chosen(envs, experiment.environments, f"environment of {experiment.name}")
     chosen = [v for v in experiment.variants if variants is None or v.name in variants or v.algo in variants]
+    if experiment.timed and budget != 1:
+        raise ValueError(f"--budget {budget}: {experiment.name} trains nothing, it is timed. Leave it out.")
     known = {word for variant in experiment.variants for word in (variant.name, variant.algo)}
     _chosen(variants, known, f"algorithm of {experiment.name}")
     runs = []
@@ -92,7 +97,7 @@ def plan(
         for env in chosen_envs:
             for variant in chosen:
                 config = _config(experiment, variant, env, seed, budget, eval_episodes, device)
-                runs.append(Planned(variant.name, config, folder_of(out, env, variant.name, seed)))
+                runs.append(Planned(variant.name, config, folder_of(out, env, variant.name, seed), experiment.timed))
     return runs
 
 
@@ -109,6 +114,8 @@ def _config(
 ) -> Config:
     # Whole iterations of StaQ, and at least one, for all alike: curves are to be compared step by step.
     timesteps = max(INTERVAL, round(experiment.timesteps * budget / INTERVAL) * INTERVAL)
+    if experiment.timed:
+        timesteps = timing.STEPS * (1 + timing.SAMPLES)
     return configured(
         env,
         presets.for_environment(env, variant.algo),
@@ -118,7 +125,7 @@ def _config(
         seed=seed,
         eval_every=max(timesteps // EVALUATIONS, INTERVAL),
         eval_episodes=eval_episodes,
-        threads=1,
+        threads=(os.cpu_count() or 1) if experiment.timed else 1,
         device=device,
         actions=variant.actions,
     )

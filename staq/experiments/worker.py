@@ -1,14 +1,15 @@
 """One run of an experiment, in a process of its own: begun, resumed or found finished.
 
-    python -m staq.experiments.worker FOLDER
+    python -m staq.experiments.worker FOLDER [timed]
 
-The folder holds the run's configuration. Every backend runs this and nothing else, so that a run gives the same rows
-wherever it is run.
+The folder holds the run's configuration, which is trained, or only timed. Every backend runs this and nothing else, so
+that a run gives the same rows wherever it is run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -16,19 +17,23 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from staq.experiments.plan import ERROR
+from staq.experiments.plan import ERROR, TIMING
 from staq.runs import Config
 
 
 def main() -> int:
-    from staq import runs
+    from staq import runs, timing
 
-    folder = Path(sys.argv[1])
+    folder, timed = Path(sys.argv[1]), "timed" in sys.argv[2:]
     with only_one(folder):
-        if (folder / "model").exists():
+        if (folder / (TIMING if timed else "model")).exists():
             return 0
         (folder / ERROR).unlink(missing_ok=True)
         try:
+            if timed:
+                found = timing.of_run(Config.load(folder))
+                (folder / TIMING).write_text(json.dumps(found, indent=1) + "\n")
+                return 0
             _, finished = runs.train(Config.load(folder), folder, command="staq experiment run", resuming=True)
         except Exception:  # whatever it was, the other runs go on, and this one is listed
             (folder / ERROR).write_text(traceback.format_exc())
@@ -47,11 +52,11 @@ def only_one(folder: Path) -> Iterator[None]:
         yield
 
 
-def run_in_process(folder: str, threads: int) -> int:
+def run_in_process(folder: str, threads: int, timed: bool) -> int:
     """The worker as a child, with its output beside the run. → its exit code"""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     with (Path(folder) / "output.txt").open("a") as output:
-        command = [sys.executable, "-m", "staq.experiments.worker", folder]
+        command = [sys.executable, "-m", "staq.experiments.worker", folder, *["timed"] * timed]
         return subprocess.run(command, stdout=output, stderr=output, env=environment, check=False).returncode
 
 

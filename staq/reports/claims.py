@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from staq.reports.statistics import mean_interval
+from staq.reports.scores import Results, normalised_finals
+from staq.reports.statistics import Estimate, mean_interval
 
 CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "not decidable at this budget"
 CLOSE = 0.1
 """Normalised returns that differ by less are called the same."""
 ENOUGH_SEEDS = 3
+ACTORS = ("AC-NoKL", "AC-MProj", "AC-DirectOpt")
 
 Finals = dict[str, np.ndarray]
 """Normalised final returns per variant, [seeds, envs]."""
@@ -77,7 +79,7 @@ def above(claim: str, a: str, b: str) -> Callable[[Finals], Verdict]:
     return judge
 
 
-def judged(experiment: str, finals: Finals, timesteps: int, interval: int = 5000) -> list[Verdict]:
+def judged(experiment: str, found: Results, variants: list[str], timesteps: int, interval: int = 5000) -> list[Verdict]:
     """Every claim that an experiment bears on."""
 
     def deletes(memory_size: int) -> bool:
@@ -101,6 +103,32 @@ def judged(experiment: str, finals: Finals, timesteps: int, interval: int = 5000
             above("AC-MProj lies above M = 1", "AC-MProj", "StaQ M=1"),
         ],
         "mountaincar": [above("sticky actions solve MountainCar", "StaQ sticky", "StaQ softmax")],
-        "epsilon": [above("a uniform action now and then helps", "StaQ M=300 ε=0.05", "StaQ M=300 ε=0")],
     }
-    return [judge(finals) for judge in claims.get(experiment, [])]
+    finals = normalised_finals(found, variants)
+    verdicts = [judge(finals) for judge in claims.get(experiment, [])]
+    if experiment == "epsilon":
+        for game in ("Breakout", "Seaquest"):
+            env = f"MinAtar/{game}-v1"
+            judge = above(f"a uniform action now and then matters on {game}", "StaQ M=300 ε=0.05", "StaQ M=300 ε=0")
+            verdicts.append(judge(normalised_finals({env: found[env]} if env in found else {}, variants)))
+    return verdicts
+
+
+def judged_times(ratios: dict[str, Estimate], paper: dict[str, float]) -> list[Verdict]:
+    """The paper's claims about time, given each variant's over that of M = 1.
+
+    :param paper: the same ratios of its hours
+    """
+    verdicts = []
+    for name, low, high in [("StaQ M=300", 1.0, 1.1), *((name, 1.35, 1.45) for name in ACTORS)]:
+        claim = f"{name} takes {low - 1:.0%} to {high - 1:.0%} longer than M = 1 ({paper[name] - 1:.0%} there)"
+        found = ratios.get(name)
+        if found is None or found.low is None or found.high is None:
+            verdicts.append(Verdict(claim, OPEN, "not timed in two rounds yet"))
+        elif found.low > high or found.high < low:
+            verdicts.append(Verdict(claim, REFUTED, f"{found} on this machine"))
+        elif low <= found.low and found.high <= high:
+            verdicts.append(Verdict(claim, CONFIRMED, f"{found} on this machine"))
+        else:
+            verdicts.append(Verdict(claim, OPEN, f"{found} on this machine"))
+    return verdicts

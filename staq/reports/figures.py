@@ -115,19 +115,6 @@ def final_boxes(found: Results, variants: list[str], folder: Path) -> Path | Non
     return saved(figure, folder, "final_boxes")
 
 
-def normalised_finals(found: Results, variants: list[str]) -> dict[str, np.ndarray]:
-    """Per variant [seeds, envs], for the environments and seeds in which every one of them is finished."""
-    envs = [env for env in found if can_be_normalised(env)]
-    present = [name for name in variants if all(name in found[env] for env in envs)] if envs else []
-    finals: dict[str, np.ndarray] = {}
-    for name in present:
-        columns = [normalised(found[env][name].final, env) for env in envs]
-        shortest = min(map(len, columns))
-        if shortest:
-            finals[name] = np.stack([column[:shortest] for column in columns], axis=1)
-    return finals
-
-
 def aggregate(finals: dict[str, np.ndarray], variants: list[str], folder: Path) -> tuple[Path, dict[str, Estimate]]:
     """Interquartile means of the normalised final returns."""
     estimates = interquartile_means(finals)
@@ -219,3 +206,19 @@ def profiles(finals: dict[str, np.ndarray], variants: list[str], folder: Path) -
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, fontsize=8)
     return saved(figure, folder, "profiles")
+
+
+def phases(ms: dict[str, dict[str, float]], folder: Path) -> Path:
+    """Milliseconds of a step, phase upon phase."""
+    figure, axis = plt.subplots(figsize=(7, 0.9 + 0.35 * len(ms)), layout="constrained")
+    names, starts = list(ms)[::-1], np.zeros(len(ms))
+    for colour, phase in zip(COLOURS, dict.fromkeys(phase for of_one in ms.values() for phase in of_one), strict=False):
+        widths = np.array([ms[name].get(phase, 0.0) for name in names])
+        bars = axis.barh(names, widths, left=starts, color=colour, label=phase, edgecolor="white", linewidth=0.5)
+        starts += widths
+    axis.bar_label(bars, [f"{total:.1f}" for total in starts], padding=3, fontsize=8)
+    axis.set_xlabel("milliseconds per environment step")
+    axis.margins(x=0.08)
+    axis.grid(alpha=0.3, axis="x")
+    axis.legend(frameon=False, fontsize=8)
+    return saved(figure, folder, "phases")

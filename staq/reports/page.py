@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import numpy as np
 from staq.experiments import Experiment, luck
 from staq.experiments.plan import Planned
 from staq.reports import claims, figures
-from staq.reports.scores import RANDOM, Results, results, table_1
+from staq.reports.scores import RANDOM, Results, normalised_finals, paper, results, timings
 from staq.reports.statistics import mean_interval, probabilities_of_improvement
 from staq.runs import provenance
 
@@ -27,43 +27,21 @@ img { max-width: 100% } .note { color: #555 } pre { background: #f6f6f6; padding
 """
 
 
-def write(experiment: Experiment, runs: Sequence[Planned], out: Path) -> Path:
-    """Figures beside the runs, and the page of them. → the page"""
-    found = results(runs)
-    if not found:
+def write(experiment: Experiment, runs: Sequence[Planned], out: Path, progress: Callable[[], object]) -> Path:
+    """Figures beside the runs, and the page of them. → the page
+
+    :param progress: called after each part of the page
+    """
+    if not any(run.state == "finished" or run.seconds for run in runs):
         raise ValueError(
             f"No run in {out} has been evaluated yet: staq experiment status {experiment.name} --out {out}"
         )
     folder = out / "report"
     folder.mkdir(exist_ok=True)
-    variants = [variant.name for variant in experiment.variants]
-    timesteps = max(run.config.timesteps for run in runs)
-    finals = figures.normalised_finals(found, variants)
-    parts = [_heading(experiment, runs, timesteps)]
-    marks = {"first deletion of M = 300": 1_500_000.0} if timesteps > 1_500_000 else None
-    parts.append(_section("Learning curves", [figures.learning_curves(found, variants, folder, marks)], CURVES))
-    boxes = figures.final_boxes(found, variants, folder)
-    if boxes is not None:
-        parts.append(_section("Where runs ended", [boxes], BOXES))
-    together = figures.aggregate_curves(found, variants, folder)
-    if together is not None:
-        parts.append(_section("All environments together, step by step", [together], TOGETHER))
-    if finals:
-        picture, estimates = figures.aggregate(finals, variants, folder)
-        rows = [[name, str(estimate), str(finals[name].shape[0])] for name, estimate in estimates.items()]
-        parts.append(_section("All environments together", [picture], AGGREGATE))
-        parts.append(_table(["variant", "interquartile mean [95 %]", "seeds"], rows))
-        parts.append(_improvement(finals))
-        parts.append(_section("Performance profiles", [figures.profiles(finals, variants, folder)], PROFILES))
-    counts = luck.read(out)
-    if counts:
-        pictures = [figures.luck(counts, folder), figures.entropies(runs, variants, folder)]
-        parts.append(_section("Exploration", [p for p in pictures if p is not None], LUCK))
-    parts.append(_finals(found, variants, timesteps))
-    verdicts = claims.judged(experiment.name, finals, timesteps)
-    if verdicts:
-        rows = [[v.claim, v.verdict, v.because] for v in verdicts]
-        parts.append("<h2>The paper's claims</h2>" + _table(["claim", "verdict", "because"], rows))
+    parts = []
+    for part in (_timings if experiment.timed else _returns)(experiment, runs, out, folder):
+        parts.append(part)
+        progress()
     parts.append(_configurations(runs))
     page = folder / "index.html"
     title = html.escape(f"{experiment.name}: {experiment.title}")
@@ -74,6 +52,74 @@ def write(experiment: Experiment, runs: Sequence[Planned], out: Path) -> Path:
     return page
 
 
+def _returns(experiment: Experiment, runs: Sequence[Planned], out: Path, folder: Path) -> Iterator[str]:
+    """The parts of a page about returns."""
+    found = results(runs)
+    variants = [variant.name for variant in experiment.variants]
+    timesteps = max(run.config.timesteps for run in runs)
+    finals = normalised_finals(found, variants)
+    yield _heading(experiment, runs, timesteps)
+    marks = {"first deletion of M = 300": 1_500_000.0} if timesteps > 1_500_000 else None
+    yield _section("Learning curves", [figures.learning_curves(found, variants, folder, marks)], CURVES)
+    boxes = figures.final_boxes(found, variants, folder)
+    if boxes is not None:
+        yield _section("Where runs ended", [boxes], BOXES)
+    together = figures.aggregate_curves(found, variants, folder)
+    if together is not None:
+        yield _section("All environments together, step by step", [together], TOGETHER)
+    if finals:
+        picture, estimates = figures.aggregate(finals, variants, folder)
+        rows = [[name, str(estimate), str(finals[name].shape[0])] for name, estimate in estimates.items()]
+        yield _section("All environments together", [picture], AGGREGATE)
+        yield _table(["variant", "interquartile mean [95 %]", "seeds"], rows)
+        yield _improvement(finals)
+        yield _section("Performance profiles", [figures.profiles(finals, variants, folder)], PROFILES)
+    counts = luck.read(out)
+    if counts:
+        pictures = [figures.luck(counts, folder), figures.entropies(runs, variants, folder)]
+        yield _section("Exploration", [p for p in pictures if p is not None], LUCK)
+    yield _finals(found, variants, timesteps)
+    yield _verdicts(claims.judged(experiment.name, found, variants, timesteps))
+
+
+def _timings(experiment: Experiment, runs: Sequence[Planned], out: Path, folder: Path) -> Iterator[str]:
+    """The parts of a page about time."""
+    found, hours = timings(runs), paper("hours")
+    ratios = {name: mean_interval(found.total[name] / found.total[found.unit]) for name in found.total}
+    yield (
+        f"<h1>{html.escape(experiment.title)}</h1><p>{html.escape(experiment.paper)} of the paper, on "
+        f"{html.escape(', '.join(experiment.environments))}: {sum(run.state == 'finished' for run in runs)} of "
+        f"{len(runs)} measurements are made.</p>"
+    )
+    yield _section("Where the time of a step goes", [figures.phases(found.phases, folder)], PHASES)
+    rows = [
+        [
+            name,
+            f"{found.total[name].mean():.2f}",
+            str(ratios[name]),
+            f"{hours[name]:g}",
+            f"{hours[name] / hours[found.unit]:.2f}",
+        ]
+        for name in found.total
+    ]
+    header = ["variant", "ms per step", f"over {found.unit} [95 %]", "the paper's hours", f"over {found.unit}"]
+    yield _section("Beside the paper", [], HOURS) + _table(header, rows)
+    yield _verdicts(claims.judged_times(ratios, {name: hours[name] / hours[found.unit] for name in hours}))
+
+
+def _verdicts(verdicts: list[claims.Verdict]) -> str:
+    rows = [[v.claim, v.verdict, v.because] for v in verdicts]
+    return "<h2>The paper's claims</h2>" + _table(["claim", "verdict", "because"], rows) if rows else ""
+
+
+PHASES = (
+    "One environment step at the paper's settings, deep in a run: replay and stack are full, so that M = 300 evaluates "
+    "300 Q-functions. Mean over the rounds. DQN is not divided into phases."
+)
+HOURS = (
+    "The paper's hours are of 5M steps on a V100; ratios compare, times do not. DQN learns from StaQ's batches of 256 "
+    "here, with one network where StaQ trains two. The interval is over rounds of the same machine, not over machines."
+)
 CURVES = "Mean greedy return over seeds with Student's 95 % interval. One seed has a line and no interval."
 BOXES = "The last evaluation of every finished run: a dot each, quartiles from three runs on."
 AGGREGATE = (
@@ -122,11 +168,11 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 def _finals(found: Results, variants: list[str], timesteps: int) -> str:
     """Table 1 beside ours."""
-    paper, rows = table_1(), []
+    theirs_of, rows = paper("table_1"), []
     for env, cells in found.items():
         for name in variants:
             if name in cells and len(cells[name].final):
-                theirs = paper.get(env, {}).get(name)
+                theirs = theirs_of.get(env, {}).get(name)
                 rows.append(
                     [
                         env,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
 import numpy as np
 
 from staq.evaluation import read_rows
-from staq.experiments.plan import Planned
+from staq.experiments.plan import TIMING, Planned
 
 RANDOM = {
     "CartPole-v1": 22.2,
@@ -27,16 +29,16 @@ RANDOM = {
 """Mean return of uniform actions: over 50 (MountainCar) to 1000 (CartPole) episodes."""
 
 
-def table_1() -> dict[str, dict[str, float]]:
-    """The paper's final returns, by environment and variant."""
+def paper(table: str) -> dict[str, Any]:
+    """The paper's numbers: ``table_1``, final returns by environment and variant, or ``hours`` by variant."""
     content = tomllib.loads(resources.files(__package__).joinpath("paper.toml").read_text())
-    table: dict[str, dict[str, float]] = content["table_1"]
-    return table
+    numbers: dict[str, Any] = content[table]
+    return numbers
 
 
 def normalised(returns: np.ndarray, env: str) -> np.ndarray:
     """0 is a random policy, 1 the best of the paper's Table 1: it gives no constants of its own."""
-    random, best = RANDOM[env], max(table_1()[env].values())
+    random, best = RANDOM[env], max(paper("table_1")[env].values())
     scaled: np.ndarray = (returns - random) / (best - random)
     return scaled
 
@@ -97,3 +99,46 @@ def _curves(runs: list[Planned], mode: str) -> Curves | None:
             returns[i, j] = means[np.abs(times - step).argmin()]
     finished = [run.state == "finished" for run in begun]
     return Curves(steps, returns, [run.config.seed for run in begun], finished)
+
+
+def normalised_finals(found: Results, variants: list[str]) -> dict[str, np.ndarray]:
+    """Per variant [seeds, envs], for the environments and seeds in which every one of them is finished."""
+    envs = [env for env in found if can_be_normalised(env)]
+    present = [name for name in variants if all(name in found[env] for env in envs)] if envs else []
+    finals: dict[str, np.ndarray] = {}
+    for name in present:
+        columns = [normalised(found[env][name].final, env) for env in envs]
+        shortest = min(map(len, columns))
+        if shortest:
+            finals[name] = np.stack([column[:shortest] for column in columns], axis=1)
+    return finals
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Milliseconds per environment step, by variant."""
+
+    total: dict[str, np.ndarray]
+    """[rounds] that all variants have"""
+    phases: dict[str, dict[str, float]]
+    """Means over the rounds."""
+    unit: str
+    """The variant that the others are compared with: the first."""
+
+
+def timings(runs: Sequence[Planned]) -> Timings:
+    """What has been measured so far."""
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        if run.state == "finished":
+            found[run.variant].append(json.loads((run.folder / TIMING).read_text()))
+    rounds = min(map(len, found.values()))
+    total = {name: np.array([one["total_ms"] for one in several[:rounds]]) for name, several in found.items()}
+    phases = {name: _mean_phases(several[:rounds]) for name, several in found.items()}
+    return Timings(total, phases, unit=next(iter(total)))
+
+
+def _mean_phases(rounds: list[dict[str, Any]]) -> dict[str, float]:
+    """All of it is one phase where it is not divided."""
+    several = [one["ms"] or {"all of it": one["total_ms"]} for one in rounds]
+    return {phase: float(np.mean([ms[phase] for ms in several])) for phase in several[0]}

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from staq import cli, experiments
+from staq import cli, experiments, timing
 from staq.evaluation import read_rows
-from staq.experiments import Experiment, Variant, backends, luck, status
+from staq.experiments import Experiment, Variant, backends, luck, status, worker
 from staq.experiments.plan import ERROR, Planned, folder_of, plan
 from staq.presets import check_hyperparameters
 from staq.runs import Config
@@ -65,7 +65,7 @@ def test_every_experiment_can_be_built(name: str, tmp_path: Path) -> None:
     runs = plan(experiment, tmp_path, seeds=1)
     assert len(runs) == len(experiment.environments) * len(experiment.variants)
     assert len({run.folder for run in runs}) == len(runs)
-    assert {run.config.timesteps for run in runs} == {experiment.timesteps}
+    assert {run.config.timesteps for run in runs} == {1800 if experiment.timed else experiment.timesteps}
 
 
 def test_the_budget_cuts_steps_and_nothing_else(tmp_path: Path) -> None:
@@ -182,6 +182,48 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     assert "http" not in page.replace("http-equiv", "")
     assert cli.main(["experiment", "run", "tiny", "--out", "experiments/tiny"]) == 0
     assert "0 of 1 runs to go" in capsys.readouterr().out
+
+
+def test_a_timing_is_an_experiment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the runtime experiment: everything but the stopwatch."""
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def timed(folder: str, threads: int, timed: bool) -> int:
+        asked.append(threads)
+        monkeypatch.setattr(sys, "argv", ["worker", folder, *["timed"] * timed])
+        return worker.main()
+
+    def of_run(config: Config) -> dict[str, Any]:
+        ms = {} if config.algo == "dqn" else {"acting": 1.0 + config.seed / 100, "gradient": 2.0}
+        if config.algo == "ac-nokl" and len(asked) < 10:
+            raise RuntimeError("a crash")
+        return {"total_ms": sum(ms.values()) or 2.0, "ms": ms, "peak_gb": 1.0}
+
+    monkeypatch.setattr(backends, "run_in_process", timed)
+    monkeypatch.setattr(timing, "of_run", of_run)
+    assert cli.main("experiment run runtime --budget 0.1".split()) == 1
+    assert "Leave it out" in capsys.readouterr().err
+    run = [*"experiment run runtime --seeds 2 --algos".split(), "StaQ M=1", "ac-nokl", "dqn"]
+    assert cli.main(run) == 0
+    assert "RuntimeError: a crash" in capsys.readouterr().out
+    assert set(asked) == {os.cpu_count()}
+    asked += [0] * 10
+    assert cli.main(run) == 0, "what failed is measured again"
+    assert cli.main("experiment report runtime".split()) == 0
+    page = Path("experiments/runtime/report/index.html").read_text()
+    assert "13.9" in page
+    assert "not timed in two rounds yet" in page, "M = 300 was left out"
+    assert Path("experiments/runtime/report/phases.svg").exists()
+
+
+def test_what_is_timed_is_deep_in_a_run(tmp_path: Path) -> None:
+    (run, *_) = [run for run in tiny(tmp_path) if run.config.hyperparameters["memory_size"] == 2]
+    found = timing.of_run(run.config, steps=20)
+    assert set(found["ms"]) == set(timing.PHASES)
+    assert found["total_ms"] == sum(found["ms"].values()) > 0
 
 
 def test_names_are_checked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,9 +8,10 @@ from rliable import library, metrics
 
 from staq.reports import claims
 from staq.reports.claims import CONFIRMED, OPEN, REFUTED
-from staq.reports.scores import RANDOM, normalised, table_1
+from staq.reports.scores import RANDOM, Curves, Results, normalised, paper
 from staq.reports.statistics import (
     REPETITIONS,
+    Estimate,
     interquartile_means,
     mean_interval,
     performance_profiles,
@@ -66,7 +67,7 @@ def test_profiles_fall_from_one_to_zero() -> None:
 
 def test_the_scale() -> None:
     assert normalised(np.array([RANDOM["CartPole-v1"], 500.0]), "CartPole-v1") == pytest.approx([0, 1])
-    assert set(table_1()) == set(RANDOM)
+    assert set(paper("table_1")) == set(RANDOM)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +89,42 @@ def test_an_order_can_be_confirmed_refuted_and_open(shift: float, verdict: str) 
     assert claims.above("", "a", "c")(finals).verdict == OPEN
 
 
+def ended_at(env: str, **returns: float) -> Results:
+    """Five finished seeds of each variant, that end close to a return."""
+
+    def curves(value: float) -> Curves:
+        return Curves(np.array([5000]), value + 0.01 * np.arange(5)[:, None], list(range(5)), [True] * 5)
+
+    return {env: {name: curves(value) for name, value in returns.items()}}
+
+
 def test_a_memory_that_deletes_nothing_decides_nothing() -> None:
-    base = RNG.normal(0.5, 0.01, (5, 3))
-    finals = {"StaQ M=300": base, "Exact PMD": base}
-    assert claims.judged("memory", finals, timesteps=500_000)[0].verdict == OPEN
-    assert claims.judged("memory", finals, timesteps=5_000_000)[0].verdict == CONFIRMED
+    names = ["StaQ M=300", "Exact PMD"]
+    found = ended_at("MinAtar/Breakout-v1", **dict.fromkeys(names, 40.0))
+    assert claims.judged("memory", found, names, timesteps=500_000)[0].verdict == OPEN
+    assert claims.judged("memory", found, names, timesteps=5_000_000)[0].verdict == CONFIRMED
+
+
+def test_uniform_actions_are_judged_game_by_game() -> None:
+    names = ["StaQ M=300 ε=0.05", "StaQ M=300 ε=0"]
+    found = ended_at("MinAtar/Breakout-v1", **dict(zip(names, (40, 20), strict=True)))
+    found |= ended_at("MinAtar/Freeway-v1", **dict(zip(names, (40, 60), strict=True)))
+    verdicts = claims.judged("epsilon", found, names, timesteps=5_000_000)
+    assert [verdict.verdict for verdict in verdicts] == [CONFIRMED, OPEN], "Seaquest was not run"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (Estimate(1.4, 1.36, 1.44), CONFIRMED),
+        (Estimate(1.4, 1.3, 1.5), OPEN),
+        (Estimate(2.0, 1.9, 2.1), REFUTED),
+        (Estimate(1.4), OPEN),
+    ],
+)
+def test_claims_about_time(ratio: Estimate, verdict: str) -> None:
+    hours = paper("hours")
+    ratios = {name: hours[name] / hours["StaQ M=1"] for name in hours}
+    verdicts = claims.judged_times(dict.fromkeys(claims.ACTORS, ratio), ratios)
+    assert [v.verdict for v in verdicts] == [OPEN, verdict, verdict, verdict]
+    assert "(45% there)" in verdicts[1].claim

@@ -1,0 +1,197 @@
+"""What a run costs deep in it: stack and replay full, timed phase by phase."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from typing import Any
+
+import torch
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+
+from staq import StaQ, presets
+from staq.algorithm import PolicyMirrorDescent
+from staq.family import FAMILY
+from staq.q_networks import ConvMlp, QEnsemble
+from staq.rivals import SmallImage
+from staq.runs import Config, make_envs
+from staq.updates import StackUpdate
+
+N_CRITICS, BATCH_SIZE, BUFFER_SIZE, INTERVAL, WINDOW = 2, 256, 50_000, 5000, 200
+"""The paper's settings: an iteration is INTERVAL environment steps, a window what lies between two hard copies."""
+STEPS, SAMPLES = 600, 2
+"""Environment steps of a shortened iteration, and how many are measured, after one to warm up."""
+PHASES = ("acting", "env", "targets", "gradient", "refresh", "push")
+Phases = dict[str, float]
+
+
+def keep_phases(model: PolicyMirrorDescent) -> list[Phases]:
+    """Makes a model keep the seconds of every iteration's phases instead of logging them."""
+    iterations: list[Phases] = []
+
+    def report(log_interval: int | None) -> None:
+        iterations.append(model.phase_seconds)
+        model.phase_seconds = {}
+
+    model.report = report  # type: ignore[method-assign]
+    return iterations
+
+
+class Timed:
+    """Adds up the seconds that are spent in one method of one object."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.seconds = 0.0
+        method = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            result = method(*args, **kwargs)
+            self.seconds += time.perf_counter() - start
+            return result
+
+        setattr(owner, name, timed)
+
+    def take(self) -> float:
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+def network(env_id: str) -> ConvMlp:
+    """The paper's network for an environment."""
+    model = StaQ(presets.for_environment(env_id).policy, make_envs(env_id, 1), memory_size=1, buffer_size=1)
+    assert isinstance(model.policy.architecture, ConvMlp)
+    return model.policy.architecture
+
+
+def full_model(
+    env_id: str,
+    memory_size: int = 300,
+    n_envs: int = 50,
+    width: int | None = None,
+    algo: str = "staq",
+    **settings: Any,
+) -> PolicyMirrorDescent:
+    """A model as it is deep in a run: M random networks on the stack, the replay full of one iteration's states."""
+    preset = presets.for_environment(env_id)
+    if width is not None:
+        settings["policy_kwargs"] = {"net_arch": [width] if preset.policy == "CnnPolicy" else [width, width]}
+    if algo == "staq":
+        settings["memory_size"] = memory_size
+    settings |= preset.hyperparameters | {"gradient_steps": 1, "seed": 0, "device": "cpu"}
+    model = FAMILY[algo](preset.policy, make_envs(env_id, n_envs), **settings)
+    model.collect(_started(model))
+    replay = model.replay
+    for name in (*replay.TRANSITION, "accumulated"):
+        rows = getattr(replay, name)
+        rows[:] = rows[torch.arange(len(rows)) % INTERVAL]
+    replay.full, replay.pos = True, 0
+    replay.remake_kept()
+    update = model.policy.policy_update
+    if isinstance(update, StackUpdate):
+        stack = update.stack
+        random = [QEnsemble(model.policy.architecture, N_CRITICS).weights] * memory_size
+        stack.restore(memory_size, [model.step_size.beta**i for i in range(memory_size)], stack.prefactor, random)
+    model._begin_iteration()
+    model.gradient_steps = -1
+    return model
+
+
+def _started(model: PolicyMirrorDescent) -> BaseCallback:
+    _, callback = model._setup_learn(INTERVAL)
+    return callback
+
+
+def measured(model: PolicyMirrorDescent, steps: int, samples: int) -> Phases:
+    """Milliseconds per environment step of each phase: the median of shortened iterations, after one to warm up.
+
+    A shortened iteration collects and learns for ``steps`` steps but improves the policy once, as a whole one
+    does: that part is divided by the steps of a whole iteration. So is the evaluation of next states that nobody acted
+    on, of which a whole iteration has as many at its end, and more from episodes that end on the way.
+    """
+    model.policy_update_interval = steps
+    assert model.env is not None
+    update, iterations = model.policy.policy_update, keep_phases(model)
+    env = Timed(model.env, "step")
+    pending, n_pending = Timed(model, "_evaluate_pending"), _counted(model)
+    push = Timed(update.stack, "push") if isinstance(update, StackUpdate) else None
+    found: list[Phases] = []
+    for _ in range(samples + 1):
+        model.learn(steps, reset_num_timesteps=False, log_interval=None)
+        spent, in_env, in_push = iterations[-1], env.take(), 0.0 if push is None else push.take()
+        in_pending, n_envs = pending.take(), model.env.num_envs
+        whole = in_pending * (n_envs + (n_pending[-1] - n_envs) * INTERVAL / steps) / n_pending[-1]
+        found.append(
+            {
+                "acting": (spent["collect"] - in_env - in_pending) / steps + whole / INTERVAL,
+                "env": in_env / steps,
+                "targets": spent["targets"] / steps,
+                "gradient": spent["gradient"] / steps,
+                "refresh": (spent["improve"] - in_push) / INTERVAL,
+                "push": in_push / INTERVAL,
+            }
+        )
+    return {phase: 1000 * statistics.median(sample[phase] for sample in found[1:]) for phase in PHASES}
+
+
+def _counted(model: PolicyMirrorDescent) -> list[int]:
+    """Makes a model keep how many next states each iteration left to be evaluated at its end."""
+    counts: list[int] = []
+    evaluate = model._evaluate_pending
+
+    def counting() -> None:
+        counts.append(len(model.replay.pending_rows()))
+        evaluate()
+
+    model._evaluate_pending = counting  # type: ignore[method-assign]
+    return counts
+
+
+def peak_memory() -> float:
+    """Of this process, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def dqn_ms(
+    env_id: str, steps: int, samples: int, batch_size: int = BATCH_SIZE, buffer_size: int = BUFFER_SIZE
+) -> float:
+    """Milliseconds per environment step of Stable-Baselines3's DQN with StaQ's network and batch, one update per step.
+
+    The median of samples, after one to warm up. Its critic is one network where StaQ trains two.
+    """
+    board = env_id.startswith("MinAtar/")
+    network = {"features_extractor_class": SmallImage, "net_arch": []} if board else {"net_arch": [256, 256]}
+    model = DQN(
+        "MlpPolicy",
+        make_envs(env_id, 1),
+        buffer_size=buffer_size,
+        batch_size=batch_size,
+        learning_starts=batch_size,
+        train_freq=1,
+        gradient_steps=1,
+        policy_kwargs=network,
+        seed=0,
+        device="cpu",
+    )
+    model.learn(batch_size)
+    found = []
+    for _ in range(samples + 1):
+        start = time.perf_counter()
+        model.learn(steps, reset_num_timesteps=False, log_interval=10**9)
+        found.append(1000 * (time.perf_counter() - start) / steps)
+    return statistics.median(found[1:])
+
+
+def of_run(config: Config, steps: int = STEPS) -> dict[str, Any]:
+    """The milliseconds per environment step of a run's configuration, by phase where it has phases."""
+    torch.set_num_threads(config.threads)
+    if config.algo == "dqn":
+        settings = {name: config.hyperparameters[name] for name in ("batch_size", "buffer_size")}
+        return {"total_ms": dqn_ms(config.env, steps, SAMPLES, **settings), "ms": {}, "peak_gb": peak_memory()}
+    memory_size = config.hyperparameters.get("memory_size", 300)
+    model = full_model(config.env, memory_size=memory_size, algo=config.algo)
+    # An actor takes thousands of gradient steps per iteration however short that is: one sample of them will do.
+    ms = measured(model, steps, SAMPLES if isinstance(model.policy.policy_update, StackUpdate) else 1)
+    return {"total_ms": sum(ms.values()), "ms": ms, "peak_gb": peak_memory()}
