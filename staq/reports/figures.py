@@ -220,5 +220,5 @@ def phases(ms: dict[str, dict[str, float]], folder: Path) -> Path:
     axis.set_xlabel("milliseconds per environment step")
     axis.margins(x=0.08)
     axis.grid(alpha=0.3, axis="x")
-    axis.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside upper center", ncols=7, frameon=False, fontsize=8)
     return saved(figure, folder, "phases")
