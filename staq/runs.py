@@ -39,13 +39,14 @@ from staq.actions import BoundaryActions
 from staq.algorithm import PolicyMirrorDescent
 from staq.checkpoint import Checkpoints, newest_state, resume
 from staq.envs import mujoco
-from staq.evaluation import Evaluations, player_of, returns, save_policy
+from staq.evaluation import Evaluations, player_of, read_rows, returns, save_policy
 from staq.family import FAMILY
 from staq.rivals import RIVALS
 from staq.rivals import build as build_rival
 from staq.rivals.checkpoint import RivalCheckpoints, load_parameters, resume_rival
 from staq.rivals.player import Player
 from staq.version import __version__
+from staq.whole_files import replace_text
 
 EXTRA_OF = {"MinAtar": "minatar", "Box2D": "box2d", "box2d": "box2d", "mujoco": "mujoco", "MuJoCo": "mujoco"}
 
@@ -88,7 +89,7 @@ class Config:
 
     def save(self, folder: Path, command: str) -> None:
         content = {**asdict(self), "command": command, "made_by": provenance()}
-        (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+        replace_text(folder / "config.json", json.dumps(content, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> Config:
@@ -190,8 +191,7 @@ def train(
     """
     torch.set_num_threads(config.threads)
     checkpoints, step = folder / "checkpoints", 0
-    # A run that was killed in its first iteration left a folder and nothing to resume: it begins again.
-    begin_again = resuming and not any(checkpoints.glob("state-*.pt")) and not (folder / "evaluations.csv").exists()
+    begin_again = resuming and _ended_before_its_first_checkpoint(config, folder)
     resuming = resuming and not begin_again
     with ExitStack() as closing:
         env = make_envs(config.env, config.n_envs, config.actions)
@@ -222,7 +222,7 @@ def train(
         closing.callback(logger.close)
         model.set_logger(logger)
         evaluations = Evaluations(eval_env, folder, config.eval_every, config.eval_episodes, config.seed)
-        if resuming:
+        if resuming or begin_again:
             evaluations.resume_at(step)
         interrupt = closing.enter_context(Interrupt())
         saving: BaseCallback = Checkpoints(checkpoints)
@@ -236,6 +236,14 @@ def train(
         if not interrupt.stopped:
             save_policy(model, folder / "model")
     return model, not interrupt.stopped
+
+
+def _ended_before_its_first_checkpoint(config: Config, folder: Path) -> bool:
+    """Such a run left nothing to resume and begins again; one whose checkpoints were taken away does not."""
+    first = config.hyperparameters.get("policy_update_interval", RIVALS_SAVE_EVERY)
+    # Twice, since the rollouts of PPO and TRPO do not end where checkpoints are due.
+    short = all(row.timesteps <= 2 * first for row in read_rows(folder))
+    return short and not any((folder / "checkpoints").glob("state-*.pt"))
 
 
 def build(config: Config, env: VecEnv) -> BaseAlgorithm:
@@ -359,18 +367,11 @@ def _cut_logs(folder: Path, timesteps: int, episodes: int) -> None:
             rows = [row for row in rows if len(row) == len(header) and int(row[column]) <= timesteps]
             text = io.StringIO()
             csv.writer(text, lineterminator="\n").writerows([header, *rows])
-            _replace(progress, text.getvalue())
+            replace_text(progress, text.getvalue())
     monitor = folder / "monitor.csv"
     if monitor.exists():
         lines = monitor.read_text().splitlines(keepends=True)
-        _replace(monitor, "".join(lines[: 2 + episodes]))  # a comment and a header come first
-
-
-def _replace(path: Path, text: str) -> None:
-    """New content under the same name, at once."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text)
-    partial.replace(path)
+        replace_text(monitor, "".join(lines[: 2 + episodes]))  # a comment and a header come first
 
 
 @contextmanager

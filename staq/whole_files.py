@@ -1,7 +1,7 @@
-"""Files of tensors and numbers that are whole or not there.
+"""Files that are whole or not there.
 
-A file starts with a digest of its content and appears under its name only when all of it is on the disk. It holds
-data, never code: it loads with ``weights_only=True``.
+One of tensors and numbers starts with a digest of its content and appears under its name only when all of it is on the
+disk. It holds data, never code: it loads with ``weights_only=True``.
 """
 
 from __future__ import annotations
@@ -73,3 +73,14 @@ def read(path: Path) -> dict[str, Any]:
     with torch.serialization.safe_globals(_NUMPY_TYPES):
         content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     return content
+
+
+def replace_text(path: Path, text: str) -> None:
+    """New text under a name, at once or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

@@ -113,7 +113,7 @@ def experiment_run(options: argparse.Namespace) -> None:
             print(f"Submitted as job {jobs[0].job_id.split('_')[0]}: staq experiment status {options.name} --out {out}")
             return
         report()
-    for line in [*status.table(runs), *status.failures(runs)]:
+    for line in [*status.table(runs), *status.failures(runs), *status.stopped(runs, out)]:
         print(line)
     print(f"staq experiment report {options.name} --out {out}")
 

@@ -16,6 +16,7 @@ from staq.evaluation import read_rows
 from staq.experiments import Experiment, Variant
 from staq.runs import Config, configured
 from staq.timing import INTERVAL
+from staq.whole_files import replace_text
 
 State = Literal["planned", "begun", "finished", "failed"]
 ERROR = "error.txt"
@@ -64,8 +65,7 @@ class Planned:
     @property
     def error(self) -> str:
         """The last line of what went wrong."""
-        lines = (self.folder / ERROR).read_text().strip().splitlines()
-        return lines[-1] if lines else "unknown"
+        return (self.folder / ERROR).read_text().strip().splitlines()[-1]
 
 
 def plan(
@@ -144,7 +144,7 @@ def _slug(text: str) -> str:
 def save_request(out: Path, experiment: str, request: dict[str, object]) -> None:
     """What was asked for, so that ``status`` and ``report`` need not be told again."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "experiment.json").write_text(json.dumps({"experiment": experiment, **request}, indent=2) + "\n")
+    replace_text(out / "experiment.json", json.dumps({"experiment": experiment, **request}, indent=2) + "\n")
 
 
 def load_request(out: Path) -> dict[str, object]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from staq.experiments.plan import Planned
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
+SHORT_OF_SPACE = 200
+"""MB; the checkpoints of one MinAtar run grow to about twice that."""
 # Only for a first guess, before any run of the experiment itself has been timed. Seconds of one thread per thousand
 # environment steps of StaQ: the runs in results/ took 14 to 16 (MinAtar) and 6 to 8 (CartPole).
 FIRST_GUESS = {"MinAtar": 14.0, "classic": 6.0}
@@ -35,7 +39,19 @@ def table(runs: Sequence[Planned]) -> list[str]:
 
 
 def failures(runs: Iterable[Planned]) -> list[str]:
+    """Those that failed, and why."""
     return [f"{run.folder}: {run.error}" for run in runs if run.state == "failed"]
+
+
+def stopped(runs: Iterable[Planned], out: Path) -> list[str]:
+    """After the end of all workers: those that did not come to theirs, and what to do."""
+    lines = [f"{run.folder}: stopped after {run.steps_done:,} steps" for run in runs if run.state == "begun"]
+    free = shutil.disk_usage(out).free / 1e6
+    if free < SHORT_OF_SPACE:
+        lines.append(f"Only {free:.0f} MB are left on the disk of {out}: make room.")
+    if lines:
+        lines.append("What has been done is kept: run the same command again to go on.")
+    return lines
 
 
 def seconds_left(runs: Sequence[Planned], at_once: int) -> float:

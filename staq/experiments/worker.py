@@ -19,6 +19,7 @@ from pathlib import Path
 
 from staq.experiments.plan import ERROR, TIMING
 from staq.runs import Config
+from staq.whole_files import replace_text
 
 
 def main() -> int:
@@ -32,11 +33,12 @@ def main() -> int:
         try:
             if timed:
                 found = timing.of_run(Config.load(folder))
-                (folder / TIMING).write_text(json.dumps(found, indent=1) + "\n")
+                replace_text(folder / TIMING, json.dumps(found, indent=1) + "\n")
                 return 0
             _, finished = runs.train(Config.load(folder), folder, command="staq experiment run", resuming=True)
         except Exception:  # whatever it was, the other runs go on, and this one is listed
-            (folder / ERROR).write_text(traceback.format_exc())
+            with contextlib.suppress(OSError):  # no room even for this
+                replace_text(folder / ERROR, traceback.format_exc())
             return 1
     return 0 if finished else 2
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from staq import cli, experiments, timing
+from staq import checkpoint, cli, experiments, timing
 from staq.evaluation import read_rows
 from staq.experiments import Experiment, Variant, backends, luck, status, worker
 from staq.experiments.plan import ERROR, Planned, folder_of, plan
@@ -136,6 +139,40 @@ def test_a_failed_run_is_listed_and_stops_no_other(tmp_path: Path) -> None:
     assert "Traceback" in (bad[0].folder / ERROR).read_text()
     # It is tried again, and what was wrong before is forgotten once it works.
     assert len(backends.prepare(runs, "")) == 2
+
+
+@pytest.mark.parametrize("full_from", [1, 3])
+def test_a_full_disk_is_named_and_loses_nothing(
+    full_from: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the first checkpoint, right after an evaluation, and with a later one."""
+
+    def run(folder: Path) -> Planned:
+        planned = replace(tiny(folder)[0], config=replace(tiny(folder)[0].config, eval_every=200))
+        backends.prepare([planned], "")
+        return planned
+
+    def work(planned: Planned) -> int:
+        monkeypatch.setattr(sys, "argv", ["worker", str(planned.folder)])
+        return worker.main()
+
+    undisturbed, disturbed = run(tmp_path / "undisturbed"), run(tmp_path / "disturbed")
+    assert work(undisturbed) == 0
+    write = checkpoint.write_atomically
+
+    def full(path: Path, content: dict[str, Any]) -> None:
+        if f"state-{full_from:06d}" in path.name:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(checkpoint, "write_atomically", full)
+        assert work(disturbed) == 1
+    assert "No space left on device" in status.failures([disturbed])[0]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=3e6))
+    assert "Only 3 MB are left" in "".join(status.stopped([disturbed], tmp_path))
+    assert work(disturbed) == 0
+    assert rows_of([disturbed]) == rows_of([undisturbed])
 
 
 def test_a_killed_driver_loses_nothing(tmp_path: Path) -> None:
