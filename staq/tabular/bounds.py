@@ -1,8 +1,8 @@
 """Every statement of the paper as the two sides of an inequality along a run, as stated and as repaired.
 
 A function returns one ``Sides`` per iteration: the statement says left ≤ right. "As stated" has plain typos mended
-(ε_{Δ_{i−1}} for ε_{Δ_i} in Theorem 4.4; τξ for ξ in Theorem 5.1). What is repaired and why is proved in
-docs/theory.md; the repairs are one-line changes here, so that one can be read beside the other.
+(docs/theory.md lists them). What is repaired and why is proved there; the repairs are one-line changes here, so that
+one can be read beside the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from staq.tabular.mdp import MDP
-from staq.tabular.mirror_descent import Run
+from staq.tabular.mirror_descent import Evaluation, Run
 from staq.tabular.operators import (
     bellman_optimal,
     discounted_sum,
@@ -38,9 +38,9 @@ def norm(f: np.ndarray) -> float:
 
 
 def geometric_sum(gamma: float, beta: float, k: int) -> float:
-    """Σ_{i=0}^k γ^i β^{k−i} in closed form (App. A)."""
-    if gamma == beta:
-        return (k + 1) * gamma**k
+    """Σ_{i=0}^k γ^i β^{k−i} in closed form (Sec. 4.1)."""
+    if abs(gamma - beta) < 1e-6:  # the difference of powers cancels
+        return float(sum(gamma**i * beta ** (k - i) for i in range(k + 1)))
     return float((beta ** (k + 1) - gamma ** (k + 1)) / (beta - gamma))
 
 
@@ -74,6 +74,7 @@ def improvement_error(run: Run, k: int, error: np.ndarray, sign: float = 1.0) ->
 
 def lemma_4_3(run: Run, repaired: bool) -> list[Sides]:
     """Q^{k+1} ≥ Q^k − ε_{Δ_k}: the largest shortfall against 0."""
+    _check(run, "policy", finite=False)
     tau = run.settings.entropy_weight
     q = [q_of_policy(run.mdp, log_pi, tau) for log_pi in run.log_pi]
     sign = 1.0 if repaired else -1.0
@@ -85,6 +86,7 @@ def lemma_4_3(run: Run, repaired: bool) -> list[Sides]:
 
 def finite_memory_improvement(run: Run) -> list[Sides]:
     """The finite-memory improvement lemma (App. A): ε_k + Δ_k in place of ε_k."""
+    _check(run, "policy", finite=True)
     tau, beta = run.settings.entropy_weight, run.settings.beta
     memory = _memory(run)
     q = [q_of_policy(run.mdp, log_pi, tau) for log_pi in run.log_pi]
@@ -105,6 +107,7 @@ def theorem_4_2(run: Run, optimal: np.ndarray, repaired: bool) -> list[Sides]:
     Repaired: E' with the factor that its definition has, and the Kullback–Leibler term that the proof drops, without
     which only Q* − τξ is bounded and not τξ − Q*.
     """
+    _check(run, "value", finite=False, exact_updates=False)
     mdp, tau, beta, gamma = run.mdp, run.settings.entropy_weight, run.settings.beta, run.mdp.discount
     average = inexact = np.zeros_like(mdp.reward)
     kl_average = np.zeros(mdp.n_states)
@@ -136,6 +139,7 @@ def theorem_4_2(run: Run, optimal: np.ndarray, repaired: bool) -> list[Sides]:
 
 def value_iteration_identity(run: Run) -> list[Sides]:
     """τξ_{k+1} = T*τξ_k − β^k T*0 + E_k + γτβ P Σβ^{k−i} KL(π_i; π_{i−1}): the equality behind the repair."""
+    _check(run, "value", finite=False)
     mdp, tau, beta = run.mdp, run.settings.entropy_weight, run.settings.beta
     average, kl_average = np.zeros_like(mdp.reward), np.zeros(mdp.n_states)
     at_zero = bellman_optimal(mdp, np.zeros_like(mdp.reward), tau)
@@ -159,6 +163,7 @@ def theorem_4_4(run: Run, optimal: np.ndarray, repaired: bool) -> list[Sides]:
     Repaired: the sign of ε_Δ, and the larger of this and what bounds the other side, τξ − Q*: since Q^k ≤ Q*, that is
     at most the positive part of the averaged errors, and β^{k+1}‖Q*‖.
     """
+    _check(run, "policy", finite=False)
     mdp, tau, beta, gamma = run.mdp, run.settings.entropy_weight, run.settings.beta, run.mdp.discount
     propagated = plain = np.zeros_like(mdp.reward)
     floor = 0.0
@@ -178,10 +183,10 @@ def theorem_4_4(run: Run, optimal: np.ndarray, repaired: bool) -> list[Sides]:
             "transient": factor * geometric_sum(gamma, beta, k),
             "evaluation errors": floor,
         }
-        right = sum(terms.values())
         if repaired:
-            right = max(right, beta ** (k + 1) * norm(optimal) + max(0.0, float(plain.max())))
-        sides.append(Sides(distance(run, optimal, k + 1), right, terms))
+            other_side = beta ** (k + 1) * norm(optimal) + max(0.0, float(plain.max()))
+            terms["other side"] = max(0.0, other_side - sum(terms.values()))  # what the larger of the two adds
+        sides.append(Sides(distance(run, optimal, k + 1), sum(terms.values()), terms))
     return sides
 
 
@@ -216,7 +221,7 @@ def convergence_rate(gamma: float, beta: float, memory: int) -> float:
             f"β={beta}: it gives no rate there."
         )
     gamma_m, _ = memory_constants(gamma, beta, memory)
-    if beta == 0:
+    if beta == 0 or gamma == 0:  # c = 0
         return gamma_m
     # In logarithms, since c and d^{2M} underflow: 2M ln d + ln(d − γ_M) = ln c.
     log_c = memory * np.log(beta) - np.log1p(-(beta**memory))
@@ -235,6 +240,7 @@ def theorem_5_1(run: Run, optimal: np.ndarray, repaired: bool) -> list[Sides]:
     Repaired: T_k is at least the positive part of the truncated average of the errors (the other side), and there is a
     transient for the first M iterations, in which fewer than M functions exist; it decays at the same rate.
     """
+    _check(run, "policy", finite=True)
     gamma, beta, memory = run.mdp.discount, run.settings.beta, _memory(run)
     gamma_m, c = memory_constants(gamma, beta, memory)
     rate, room = convergence_rate(gamma, beta, memory), 1 - gamma_m - c
@@ -260,9 +266,22 @@ def theorem_5_1(run: Run, optimal: np.ndarray, repaired: bool) -> list[Sides]:
     return sides
 
 
+def _check(run: Run, evaluation: Evaluation, finite: bool, exact_updates: bool = True) -> None:
+    """A statement says nothing about runs of another kind, and its sides would be numbers without a meaning."""
+    settings = run.settings
+    if settings.evaluation != evaluation:
+        raise ValueError(f"This statement is about {evaluation} iteration: the run is {settings.evaluation} iteration.")
+    if finite == (settings.memory_size is None):
+        kind = "a finite memory" if finite else "unlimited memory"
+        raise ValueError(f"This statement is about {kind}: the run has memory_size={settings.memory_size}.")
+    if settings.annealing is not None or not settings.weight_correction:
+        raise ValueError("This statement is about a constant τ and corrected weights: the run has others.")
+    if exact_updates and any(error.any() for error in run.update_errors):
+        raise ValueError("This statement is about exact policy updates: the run has update errors.")
+
+
 def _memory(run: Run) -> int:
-    if run.settings.memory_size is None:
-        raise ValueError("This statement is about a finite memory: the run has no limit.")
+    assert run.settings.memory_size is not None
     return run.settings.memory_size
 
 

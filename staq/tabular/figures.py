@@ -52,9 +52,9 @@ def stacked_bound(axis: Any) -> None:
     history = run(mdp, Settings(tau, 1.0), 150, lambda k: 0.1 * rng.normal(size=mdp.reward.shape))
     sides = bounds.theorem_4_4(history, optimal_q(mdp, tau), repaired=True)
     steps = np.arange(1, len(sides) + 1)
-    terms = {name: [side.terms[name] for side in sides] for name in sides[0].terms}
+    terms = {name: values for name in sides[0].terms if any(values := [side.terms[name] for side in sides])}
     labels = [f"bound: {name}" for name in terms]
-    axis.stackplot(steps, terms.values(), labels=labels, colors=[SKY, YELLOW, PURPLE], alpha=0.7)
+    axis.stackplot(steps, terms.values(), labels=labels, colors=[SKY, YELLOW, PURPLE, GREEN], alpha=0.7)
     axis.plot(steps, [side.left for side in sides], color="black", label="‖Q* − τξ‖")
     axis.set(
         title="Theorem 4.4, repaired, term by term", xlabel="iteration", ylabel="error", yscale="log", ylim=(1e-2, None)

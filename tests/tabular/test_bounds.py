@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -121,7 +123,7 @@ def test_geometric_sum() -> None:
 
 def test_the_audit_finds_what_fails_and_that_the_repairs_hold() -> None:
     rows = {row.statement: row for row in audit(400, seed=3)}
-    broken = ("Lemma 4.3", "Theorem 4.2", "Theorem 4.4", "Theorem 4.2 with update errors (App. A)")
+    broken = ("Lemma 4.3", "Theorem 4.2", "Theorem 4.4", "Theorem 4.2 with update errors")
     for name in broken:
         assert rows[name].violations_as_stated > 0, name
         assert rows[name].smallest_counterexample is not None
@@ -147,7 +149,30 @@ def test_a_repair_is_needed_for_each_of_its_parts() -> None:
     assert side.terms["divergence"] > 0
 
 
-def test_finite_memory_statements_ask_for_a_finite_memory() -> None:
-    history = run(dirichlet(2, 2, 0.5, np.random.default_rng(0)), Settings(1.0, 1.0), 2)
-    with pytest.raises(ValueError, match="no limit"):
-        bounds.finite_memory_improvement(history)
+@pytest.mark.parametrize(
+    ("settings", "statement", "message"),
+    [
+        (Settings(0.1, 1.0, "value"), bounds.theorem_4_4, "about policy iteration"),
+        (Settings(0.1, 1.0, "policy", 30), bounds.theorem_4_4, "unlimited memory: the run has memory_size=30"),
+        (Settings(0.1, 1.0, "policy"), bounds.theorem_5_1, "a finite memory"),
+        (Settings(0.1, 1.0, "policy", 30, weight_correction=False), bounds.theorem_5_1, "corrected weights"),
+        (Settings(0.1, 1.0, "value", annealing=lambda k: 0.1), bounds.theorem_4_2, "constant τ"),
+    ],
+)
+def test_a_run_of_another_kind_is_refused(settings: Settings, statement: Any, message: str) -> None:
+    mdp = dirichlet(3, 2, 0.5, np.random.default_rng(0))
+    history = run(mdp, settings, 3)
+    with pytest.raises(ValueError, match=message):
+        statement(history, optimal_q(mdp, 0.1), repaired=True)
+
+
+def test_update_errors_belong_to_theorem_4_2_alone() -> None:
+    mdp = dirichlet(3, 2, 0.5, np.random.default_rng(0))
+    history = run(mdp, Settings(0.1, 1.0, "policy"), 3, update_errors=lambda k: np.ones((3, 2)))
+    with pytest.raises(ValueError, match="exact policy updates"):
+        bounds.lemma_4_3(history, repaired=True)
+
+
+def test_rates_at_the_edges() -> None:
+    assert bounds.convergence_rate(0.0, 0.5, 5) == 0.0
+    assert bounds.geometric_sum(0.9, 0.9 + 1e-14, 20) == pytest.approx(21 * 0.9**20, rel=1e-9)
