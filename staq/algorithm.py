@@ -381,10 +381,11 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         q = self._next_q(rows)
         log_pi = self._log_policy(replay.accumulated[rows]).float()
         if self.target_action == "expected":
-            value = soft_value(q, log_pi, self.step_size.entropy_weight)[draw]
+            value = self._one_value(soft_value(q, log_pi, self.step_size.entropy_weight))[draw]
         else:
             each = draw.flatten()
-            value = self.factors.total(self._sampled_value, q[each], log_pi[each]).view_as(draw)
+            value = self.factors.total(self._sampled_value, q[..., each, :], log_pi[each])
+            value = self._one_value(value).view_as(draw)
         return soft_target(replay.rewards[batches], replay.terminated[batches], value, self.gamma, self.reward_scale)
 
     def _evaluate_pending(self) -> None:
@@ -397,14 +398,27 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
     def _sampled_value(self, q: torch.Tensor, log_pi: torch.Tensor) -> torch.Tensor:
         return soft_value_of_sample(q, log_pi, self.step_size.entropy_weight, self._generators["targets"])
 
+    @property
+    def _reduces_values(self) -> bool:
+        """Whether the ensemble is reduced to one only when each member has said what the next state is worth.
+
+        A minimum over the parts' q would count every difference in how members divide a sum as disagreement.
+        """
+        return self.target_reduce == "min" and not self.factors.single
+
+    def _one_value(self, values: torch.Tensor) -> torch.Tensor:
+        """[n], or [E, n] → [n]"""
+        return ensemble_value(values, self.target_reduce) if self._reduces_values else values
+
     def _next_q(self, rows: torch.Tensor) -> torch.Tensor:
-        """The target networks' q for the next states of replayed transitions. [n] → [n, A]"""
+        """The target networks' q for the next states of replayed transitions. [n] → [n, A], or of each [E, n, A]"""
         networks, pieces = backpropagation(self.policy.q_net_target, PIECE), rows.split(PIECE)
+        if self._reduces_values:
+            of_each = [networks.forward(self.replay.next_kept[_filled_up(piece)]) for piece in pieces]
+            return torch.cat([q[..., : len(piece)].mT for q, piece in zip(of_each, pieces, strict=True)], dim=1)
         q = torch.empty(len(rows), self.factors.n_outputs, device=self.device)
         for piece, part in zip(pieces, q.split(PIECE), strict=True):
-            # A piece that is not full is filled up with any rows, whose q is not used.
-            full = torch.nn.functional.pad(piece, (0, PIECE - len(piece)))
-            values = networks.forward(self.replay.next_kept.index_select(0, full))
+            values = networks.forward(self.replay.next_kept.index_select(0, _filled_up(piece)))
             part.copy_(ensemble_value(values, self.target_reduce)[:, : len(piece)].t())
         return q
 
@@ -591,3 +605,8 @@ def _keep_freed_memory() -> None:
     not. Elsewhere this does nothing.
     """
     torch.empty(31 << 20, dtype=torch.uint8)
+
+
+def _filled_up(piece: torch.Tensor) -> torch.Tensor:
+    """A piece that is not full is filled up with any rows, whose q is not used. [n] → [PIECE]"""
+    return torch.nn.functional.pad(piece, (0, PIECE - len(piece)))

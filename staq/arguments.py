@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -153,6 +154,10 @@ def checked_env(env: GymEnv | str | None) -> GymEnv | None:
         )
     if isinstance(actions, spaces.Box):
         check_box(actions)
+    if isinstance(actions, spaces.MultiBinary) and len(actions.shape) > 1:
+        raise ValueError(
+            f"SB3 has no support for {actions} of several dimensions: offer MultiBinary({math.prod(actions.shape)})."
+        )
     if Coding(actions).factors.log_count == 0:
         raise ValueError(f"{actions} has a single action: there is nothing to learn, and ln|A| = 0 scales no entropy.")
     if isinstance(observations, (spaces.Dict, spaces.Tuple)):

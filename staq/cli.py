@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gymnasium import spaces
 
 from staq import presets
 from staq.arguments import checked_device, whole_number
@@ -424,7 +425,21 @@ def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str, str 
     env_id = options.env or environment
     if env_id is None:
         raise ValueError(f"{path} does not say which environment it is for: name it with --env.")
-    return policy, env_id, actions
+    return policy, env_id, actions or _boundary_if_needed(policy, path, env_id)
+
+
+def _boundary_if_needed(policy: Any, path: Path, env_id: str) -> str | None:
+    """For what does not say how its actions were made: those of the environment, or its boundary actions."""
+    from staq.actions import BoundaryActions
+    from staq.runs import make_env
+
+    env = make_env(env_id)
+    wanted, offered = policy.action_space, env.action_space
+    if wanted == offered:
+        return None
+    if isinstance(offered, spaces.Box) and BoundaryActions(env).action_space == wanted:
+        return "boundary"
+    raise ValueError(f"{path} acts in {wanted}, and {env_id} takes {offered}: name its own environment with --env.")
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ def export_policy(
         "activation_fn": activation,
         "channels_last": architecture.channels_last,
         "normalize_images": architecture.normalize_images,
-        "n_critics": policy.n_critics,
-        "n_atoms": policy.n_atoms,
+        "n_critics": int(policy.n_critics),
+        "n_atoms": int(policy.n_atoms),
         "memory_size": update.stack.memory_size if isinstance(update, StackUpdate) else 1,
         "stack": stack,
     }
@@ -141,7 +141,8 @@ def describe_space(space: spaces.Space) -> dict[str, Any]:
     if isinstance(space, spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.MultiDiscrete):
-        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        sizes = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        return {"type": "MultiDiscrete", **sizes, "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
     raise ValueError(f"A policy over {space} cannot be exported.")
@@ -163,6 +164,8 @@ def space_from(description: dict[str, Any]) -> spaces.Space:
     }
     if kind not in kinds:
         raise ValueError(f"{kind!r} is no space of an exported policy.")
+    if "dtype" in arguments:
+        arguments["dtype"] = np.dtype(arguments["dtype"]).type
     return kinds[kind](**arguments)
 
 

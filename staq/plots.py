@@ -114,7 +114,9 @@ def _draw(axis: Any, curve: Curve, colour: str, line: str) -> None:
 
 def kind_of(config: Config) -> Kind:
     """What makes two runs comparable as seeds of one another: every setting that training depends on but the seed."""
-    own = {"algo": config.algo, "policy": config.policy, "n_envs": config.n_envs, "actions": config.actions}
+    # "factored" is what a continuous space gets anyway.
+    actions = config.actions or "factored"
+    own = {"algo": config.algo, "policy": config.policy, "n_envs": config.n_envs, "actions": actions}
     settings = defaults(config.algo) | config.hyperparameters | own
     return tuple(sorted((name, str(value)) for name, value in settings.items()))
 

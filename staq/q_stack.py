@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -122,14 +123,15 @@ class QStack(nn.Module):
         self._folded: list[tuple[Weights, torch.Tensor]] = []  # of each block what is filled, and [N, A, H]
         if not len(self):
             return
+        factors, centred_rows = self.architecture.factors, partial(centred, dim=1)
         by_slot = sorted(zip(map(self._slot, self.kept_pushes), self.relative_weights, strict=True))
         shares = torch.tensor([w / self.n_critics for _, w in by_slot], dtype=torch.float64)
         shares = shares.repeat_interleave(self.n_critics).to(self.device)
         for block, share in zip(self.blocks, shares.split(BLOCK_SIZE * self.n_critics), strict=False):
             filled = {name: w[: len(share)] for name, w in block.items()}
-            output = centred(filled[OUTPUT_WEIGHT].double(), dim=1) * share[:, None, None]
+            output = factors.each(centred_rows, filled[OUTPUT_WEIGHT].double(), dim=1) * share[:, None, None]
             self._folded.append((filled, output.float()))
-            bias = centred(filled[OUTPUT_BIAS].double())
+            bias = factors.each(centred, filled[OUTPUT_BIAS].double())
             self._folded_bias += (bias * share[:, None]).sum(0)
 
     def get_extra_state(self) -> dict[str, Any]:

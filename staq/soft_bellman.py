@@ -15,11 +15,7 @@ def entropy(log_pi: torch.Tensor) -> torch.Tensor:
 
 
 def ensemble_value(q: torch.Tensor, reduce: TargetReduce) -> torch.Tensor:
-    """One q̂ from those of the ensemble: their mean (App. D) or their minimum. [E, ...] → [...]
-
-    Of actions with several parts the minimum is that of each part's values: it is at most that of their sums, and it
-    is a sum over parts itself.
-    """
+    """One q̂, or one value, from those of the ensemble: their mean (App. D) or their minimum. [E, ...] → [...]"""
     return q.mean(0) if reduce == "mean" else q.amin(0)
 
 
@@ -31,9 +27,13 @@ def soft_value(q: torch.Tensor, log_pi: torch.Tensor, entropy_weight: float) -> 
 def soft_value_of_sample(
     q: torch.Tensor, log_pi: torch.Tensor, entropy_weight: float, generator: torch.Generator
 ) -> torch.Tensor:
-    """The same with one sampled action in place of the expectation; the entropy stays exact. [B, A] → [B]"""
+    """The same with one sampled action in place of the expectation; the entropy stays exact.
+
+    q of several networks are asked for the same action. [..., B, A], [B, A] → [..., B]
+    """
     actions = torch.multinomial(log_pi.exp(), 1, generator=generator)
-    return q.gather(-1, actions).squeeze(-1) + entropy_weight * entropy(log_pi)
+    taken = q.gather(-1, actions if q.dim() == 2 else actions.expand(*q.shape[:-1], 1))
+    return taken.squeeze(-1) + entropy_weight * entropy(log_pi)
 
 
 def soft_target(

@@ -17,6 +17,8 @@ from staq.rivals.player import Player
 from staq.runs import make_env
 
 PANEL_WIDTH, HEIGHT = 240, 320
+MOST_ROWS = 28
+"""Of actions, or of their parts: what still can be read."""
 CHOSEN, NOT_CHOSEN = "#D55E00", "#0072B2"
 ACTION_NAMES = {
     "CartPole-v1": ["left", "right"],
@@ -50,7 +52,7 @@ def film(
             score, ended = 0.0, False
             while not ended:
                 action, _ = policy.predict(obs, deterministic=greedy)
-                picture, width = _canvas(np.asarray(env.render()), score)
+                picture, width = _canvas(_frame(env), score)
                 if policy.coding is not None:
                     probabilities, chosen = policy.action_probabilities(obs), policy.coding.choices(action)[0]
                     if len(names) == 1:
@@ -66,6 +68,15 @@ def film(
     return scores
 
 
+def _frame(env: gymnasium.Env) -> np.ndarray:
+    try:
+        return np.asarray(env.render())
+    except Exception as error:
+        if not type(error).__module__.startswith("mujoco"):
+            raise
+        raise OSError(f"MuJoCo cannot render here ({error}): set MUJOCO_GL to egl, osmesa or glfw.") from error
+
+
 def _canvas(game: np.ndarray, score: float) -> tuple[Image.Image, int]:
     """The game with an empty panel beside it, and where the panel begins."""
     width = 2 * round(game.shape[1] * HEIGHT / game.shape[0] / 2)  # video codecs want even sides
@@ -78,26 +89,36 @@ def _canvas(game: np.ndarray, score: float) -> tuple[Image.Image, int]:
 
 def _bars(picture: Image.Image, left: int, probabilities: np.ndarray, names: list[str], chosen: int) -> None:
     """A bar to the right for every action."""
-    draw, row = ImageDraw.Draw(picture), min(36, (HEIGHT - 40) // len(names))
-    for i, (name, probability) in enumerate(zip(names, probabilities, strict=True)):
-        top = 40 + i * row
-        draw.text((left, top), f"{name} {probability:.2f}", fill="black", font=_font(14))
-        if row >= 30:
-            bar = (left, top + 18, left + 1 + float(probability) * (PANEL_WIDTH - 26), top + row - 6)
-            draw.rectangle(bar, fill=CHOSEN if i == chosen else NOT_CHOSEN)
+    shown = _shown(probabilities, chosen)
+    draw, row = ImageDraw.Draw(picture), min(36, (HEIGHT - 40) // len(shown))
+    below = row >= 30  # room for the bar below its name, or else beside it
+    start, width = (left, PANEL_WIDTH - 26) if below else (left + 110, PANEL_WIDTH - 136)
+    for place, i in enumerate(shown):
+        top, probability = 40 + place * row, float(probabilities[i])
+        draw.text((left, top), f"{names[i]} {probability:.2f}", fill="black", font=_font(min(14, row - 1)))
+        upper, lower = (top + 18, top + row - 6) if below else (top + 1, top + row - 2)
+        bar = (start, upper, start + 1 + probability * width, lower)
+        draw.rectangle(bar, fill=CHOSEN if i == chosen else NOT_CHOSEN)
+
+
+def _shown(probabilities: np.ndarray, chosen: int) -> list[int]:
+    """As many actions as fit, the likeliest and the chosen one, in their order."""
+    likeliest = np.argsort(-probabilities, kind="stable")[:MOST_ROWS].tolist()
+    return sorted(likeliest if chosen in likeliest else [*likeliest[:-1], chosen])
 
 
 def _strips(
     picture: Image.Image, left: int, parts: list[np.ndarray], names: list[list[str]], chosen: np.ndarray
 ) -> None:
     """A row for every part of an action: a bar upwards for each of its choices."""
-    draw, row = ImageDraw.Draw(picture), min(48, (HEIGHT - 40) // len(parts))
-    for part, (probabilities, its_names, its_choice) in enumerate(zip(parts, names, chosen, strict=True)):
+    draw, row = ImageDraw.Draw(picture), min(48, (HEIGHT - 40) // min(len(parts), MOST_ROWS))
+    rows = zip(parts[:MOST_ROWS], names, chosen, strict=False)
+    for part, (probabilities, its_names, its_choice) in enumerate(rows):
         bottom, step = 36 + (part + 1) * row, (PANEL_WIDTH - 90) / len(probabilities)
         draw.text((left, bottom - 14), f"{part}: {its_names[its_choice]}", fill="black", font=_font(11))
         for i, probability in enumerate(probabilities):
             x, top = left + 66 + i * step, bottom - 1 - float(probability) * (row - 6)
-            draw.rectangle((x, top, x + step - 2, bottom), fill=CHOSEN if i == its_choice else NOT_CHOSEN)
+            draw.rectangle((x, top, x + max(0, step - 2), bottom), fill=CHOSEN if i == its_choice else NOT_CHOSEN)
 
 
 def _font(size: int) -> Any:
@@ -107,8 +128,7 @@ def _font(size: int) -> Any:
 def _action_names(env: gymnasium.Env, env_id: str, coding: Coding | None) -> list[list[str]]:
     """Words for the choices of each part."""
     meanings = getattr(env, "get_action_meanings", None) or getattr(env.unwrapped, "get_action_meanings", None)
-    if meanings is not None:
-        return [list(meanings())]
-    if env_id in ACTION_NAMES:
-        return [ACTION_NAMES[env_id]]
-    return [] if coding is None else coding.labels()
+    known = list(meanings()) if meanings is not None else ACTION_NAMES.get(env_id, [])
+    if coding is not None and coding.factors.sizes != (len(known),):
+        return coding.labels()  # those words are for other actions
+    return [known]

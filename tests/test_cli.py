@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import ctypes.util
 import json
 import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,19 @@ import gymnasium
 import imageio.v2 as imageio
 import numpy as np
 import pytest
+from gymnasium import spaces
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
 
-from staq import cli, load_policy, runs
+from staq import BoundaryActions, StaQ, cli, load_policy, runs, watch
 from staq.evaluation import read_rows
 from staq.export import WEIGHTS
 from staq.plots import kind_of, labels_of
+from staq.rivals.player import Player
 from staq.runs import Config
 from staq.tabular import averaging
 from staq.tabular.grids import pendulum
-from tests.conftest import small_model
+from tests.conftest import Endless, small_model
 
 FAST = (
     "--policy-update-interval 200 --batch-size 32 --buffer-size 500 --memory-size 3 --target-update-interval 50 "
@@ -213,11 +219,59 @@ def test_continuous_actions_through_the_whole_command_line(
     assert orange[:, 320:].any()  # what was chosen
 
 
+def test_a_zip_does_not_say_that_its_actions_are_boundaries(capsys: pytest.CaptureFixture[str]) -> None:
+    env = make_vec_env("Pendulum-v1", 2, wrapper_class=BoundaryActions)
+    StaQ("MlpPolicy", env, policy_kwargs={"net_arch": [8]}, device="cpu").save("boundary.zip")
+    assert cli.main("eval boundary.zip --trust --env Pendulum-v1 --episodes 1".split()) == 0
+    assert "Pendulum-v1  greedy" in capsys.readouterr().out
+    assert cli.main("eval boundary.zip --trust --env CartPole-v1 --episodes 1".split()) == 1
+    assert "acts in Discrete(3), and CartPole-v1 takes Discrete(2)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sizes", [[13], [35], [60], [2, 101], [7] * 17, [2] * 80], ids=str)
+def test_panels_of_any_size_show_the_choice(sizes: list[int]) -> None:
+    canvas, left = watch._canvas(np.full((64, 64, 3), 255, np.uint8), 1.0)
+    names = [[f"action {i}" for i in range(size)] for size in sizes]
+    parts = [np.full(size, 1 / size) for size in sizes]
+    if len(sizes) == 1:
+        watch._bars(canvas, left, parts[0], names[0], chosen=sizes[0] - 1)
+    else:
+        watch._strips(canvas, left, parts, names, np.array([size - 1 for size in sizes]))
+    panel = np.asarray(canvas)[:, left:]
+    orange = (panel[..., 0] > 180) & (panel[..., 2] < 60)
+    assert orange.any()
+
+
+@pytest.mark.skipif(ctypes.util.find_library("EGL") is None, reason="MuJoCo's headless renderer needs EGL")
+def test_mujoco_is_filmed_without_a_window(tmp_path: Path) -> None:
+    """In a process of its own: MuJoCo reads how to render when it is imported."""
+    script = (
+        "from staq.runs import make_env\n"
+        "env = make_env('HalfCheetah-v5', 'boundary', render_mode='rgb_array'); env.reset(seed=0)\n"
+        "assert env.render().std() > 5"
+    )
+    hidden = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "MUJOCO_GL")}
+    subprocess.run([sys.executable, "-c", script], check=True, env=hidden | {"DISPLAY": ""}, cwd=tmp_path, timeout=120)
+
+
+@pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3)], ids=str)
+def test_a_rivals_probabilities_have_a_column_per_choice(space: Any) -> None:
+    player = Player(PPO("MlpPolicy", Endless(action_space=space), n_steps=8, batch_size=8, device="cpu"))
+    probabilities = player.action_probabilities(np.zeros(3, np.float32))
+    action, _ = player.predict(np.zeros(3, np.float32))
+    assert player.coding is not None
+    for part in np.split(probabilities, player.coding.factors.first[1:]):
+        assert part.sum() == pytest.approx(1)
+    assert player.coding.choices(action)[0].dtype == np.int64
+
+
 def test_a_rival_can_have_the_boundary(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--algo", "dqn", "--actions", "boundary", "--n-envs", "1", "--threads", "1", "--eval-episodes", "1"]
     assert cli.main(["train", "Pendulum-v1", "--timesteps", "300", "--out", "dqn", *arguments]) == 0
     assert cli.main(["eval", "dqn", "--episodes", "1"]) == 0
     assert "Pendulum-v1  greedy" in capsys.readouterr().out
+    assert cli.main(["train", "Pendulum-v1", "--algo", "dqn", "--out", "no"]) == 1
+    assert "use --actions boundary" in capsys.readouterr().err
 
 
 def test_plot_joins_seeds_and_tells_kinds_apart(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

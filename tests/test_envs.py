@@ -98,3 +98,17 @@ def test_mujoco_warns_once_and_leaves_no_file(
     assert sum("settotalmass" in record.message for record in caplog.records) == 1
     assert "settotalmass" not in "".join(capfd.readouterr())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_names_that_only_make_understands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_games.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Mine-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=9)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        env = runs.make_env("my_games:Mine-v0")
+    finally:
+        gymnasium.registry.pop("Mine-v0", None)
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 9

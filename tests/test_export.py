@@ -160,3 +160,12 @@ def test_an_export_says_that_actions_were_the_boundary(tmp_path: Path) -> None:
     _, description = load_policy(model.export(tmp_path / "policy"))
     assert description["boundary_actions"]
     assert description["environment"] == "Pendulum-v1"
+
+
+def test_numbers_and_spaces_of_other_types_are_kept(tmp_path: Path) -> None:
+    space: Any = spaces.MultiDiscrete([3, 4], dtype=np.int32)
+    model = StaQ("MlpPolicy", Endless(action_space=space), **SMALL | {"n_atoms": np.int64(5)})
+    policy, description = load_policy(model.export(tmp_path / "policy"))
+    assert policy.action_space == space
+    assert policy.action_space.dtype == np.int32
+    assert description["n_atoms"] == 5

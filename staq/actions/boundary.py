@@ -31,7 +31,7 @@ class BoundaryActions(gymnasium.ActionWrapper[Any, Any, Any], RecordConstructorA
 
     def action(self, action: Any) -> np.ndarray:
         chosen: np.ndarray = self.table[int(action)]
-        return chosen
+        return chosen.copy()  # an environment may write into its action
 
     def get_action_meanings(self) -> list[str]:
         """As in ALE: a word for each action."""

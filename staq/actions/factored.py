@@ -30,16 +30,18 @@ class Factors:
         self.single = len(self.sizes) == 1
         self.first = [sum(self.sizes[:d]) for d in range(len(self.sizes))]
 
-    def each(self, function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
-        """A function of the last axis, applied to every part; what it gives is laid side by side again."""
-        return function(*arrays) if self.single else torch.cat(self._of_parts(function, arrays), dim=-1)
+    def each(self, function: Callable[..., torch.Tensor], *arrays: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """A function of the last axis (or another), applied to every part; the results lie side by side again."""
+        return function(*arrays) if self.single else torch.cat(self._of_parts(function, arrays, dim), dim=dim)
 
     def total(self, function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
         """A function of the last axis, applied to every part and summed."""
         return function(*arrays) if self.single else torch.stack(self._of_parts(function, arrays)).sum(0)
 
-    def _of_parts(self, function: Callable[..., torch.Tensor], arrays: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        return [function(*parts) for parts in zip(*(array.split(self.sizes, -1) for array in arrays), strict=True)]
+    def _of_parts(
+        self, function: Callable[..., torch.Tensor], arrays: tuple[torch.Tensor, ...], dim: int = -1
+    ) -> list[torch.Tensor]:
+        return [function(*parts) for parts in zip(*(array.split(self.sizes, dim) for array in arrays), strict=True)]
 
     def softmax(self, logits: torch.Tensor) -> torch.Tensor:
         return self.each(lambda part: part.softmax(-1), logits)
@@ -84,7 +86,7 @@ class Coding:
         elif isinstance(space, spaces.MultiBinary):
             sizes, self.start = [2] * math.prod(space.shape), np.asarray(0)
         elif isinstance(space, spaces.Box):
-            self.atoms = np.linspace(space.low.flatten(), space.high.flatten(), n_atoms, axis=1, dtype=space.dtype)
+            self.atoms = _evenly_spaced(space, n_atoms)
             sizes = [n_atoms] * len(self.atoms)
         else:
             raise ValueError(f"There is no way to enumerate the actions of {space}, part by part.")
@@ -103,6 +105,7 @@ class Coding:
         """The choices that actions of the space stand for, or are nearest to. [B, ...] → [B], or [B, D]"""
         parts = np.asarray(actions).reshape(-1, len(self.factors.sizes))
         found = parts - self.start if self.atoms is None else np.abs(self.atoms - parts[..., None]).argmin(-1)
+        found = found.astype(np.int64)  # SB3's PPO says 0.0 and 1.0 in a MultiBinary space
         return found[:, 0] if self.factors.single else found
 
     def labels(self) -> list[list[str]]:
@@ -113,12 +116,26 @@ class Coding:
         return [[str(start + i) for i in range(size)] for start, size in zip(first, self.factors.sizes, strict=True)]
 
 
+def _evenly_spaced(space: spaces.Box, n_atoms: int) -> np.ndarray:
+    """From bound to bound, symmetric where these are, and zero in the middle of an odd number then. [D, K]"""
+    low, high = (bound.flatten().astype(np.float64)[:, None] for bound in (space.low, space.high))
+    share = np.arange(n_atoms) / (n_atoms - 1)
+    atoms: np.ndarray = (low * share[::-1] + high * share).astype(space.dtype)
+    return atoms
+
+
 def check_box(space: spaces.Box) -> None:
     """Raises for a Box that has no finite bounds to choose between."""
+    if 0 in space.shape:
+        raise ValueError(f"The action space {space} has no dimensions: there is nothing to choose.")
+    if (space.low == space.high).all():
+        raise ValueError(f"The action space {space} has a single action: there is nothing to learn.")
     if not np.issubdtype(space.dtype, np.floating):
         raise ValueError(f"{space} has whole numbers as actions: say so with a MultiDiscrete space.")
     for name, bound in (("low", space.low), ("high", space.high)):
-        if not np.isfinite(bound).all():
+        with np.errstate(over="ignore"):
+            spans = space.high - space.low  # bounds at the end of the floats are none either
+        if not np.isfinite(bound).all() or not np.isfinite(spans).all():
             raise ValueError(
                 f"The action space {space} is unbounded ({name} = {bound.flatten().tolist()}): finite choices need "
                 "finite bounds. Give it some, for example with gymnasium.wrappers.TransformAction(env, lambda a: a, "

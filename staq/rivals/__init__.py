@@ -43,7 +43,10 @@ def build(
     since SB3's own needs images of 36×36 at least.
     """
     if algo.endswith("dqn") and not isinstance(env.action_space, spaces.Discrete):
-        raise ValueError(f"{algo} needs discrete actions, not {env.action_space}: use --actions boundary.")
+        remedy = (
+            "use --actions boundary" if isinstance(env.action_space, spaces.Box) else "staq, ppo and trpo take them"
+        )
+        raise ValueError(f"{algo} needs discrete actions, not {env.action_space}: {remedy}.")
     settings = {name: _schedule(value) for name, value in hyperparameters.items()}
     exploration_steps = settings.pop("exploration_steps", None)
     if exploration_steps is not None:

@@ -21,6 +21,7 @@ class Player:
 
     def __init__(self, model: BaseAlgorithm) -> None:
         self.model = model
+        self.action_space = model.action_space
         # Continuous actions have densities, and nothing to list.
         self.coding = None if isinstance(model.action_space, spaces.Box) else Coding(model.action_space)
 
@@ -39,7 +40,7 @@ class Player:
             likeliest = torch.nn.functional.one_hot(q.argmax(-1), q.shape[-1])
             probabilities = (1 - epsilon) * likeliest + epsilon / q.shape[-1]
         else:
-            probabilities = policy.get_distribution(obs).distribution.probs
+            probabilities = _probabilities(policy.get_distribution(obs).distribution)
         found: np.ndarray = probabilities.cpu().numpy()
         return found if vectorized else found[0]
 
@@ -54,6 +55,16 @@ class Player:
             yield
         finally:
             set_random_state(self.model, before)
+
+
+def _probabilities(distribution: Any) -> torch.Tensor:
+    """Of every choice, part after part: of one Categorical, of a list of them, or of several Bernoullis."""
+    if isinstance(distribution, list):
+        return torch.cat([part.probs for part in distribution], dim=-1)
+    probs: torch.Tensor = distribution.probs
+    if isinstance(distribution, torch.distributions.Bernoulli):
+        return torch.stack([1 - probs, probs], dim=-1).flatten(-2)
+    return probs
 
 
 def random_state(model: BaseAlgorithm) -> dict[str, Any]:

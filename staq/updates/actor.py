@@ -30,7 +30,8 @@ class ActorUpdate(PolicyUpdate):
     def accumulated(self, obs: torch.Tensor) -> torch.Tensor:
         """There is nothing to accumulate: the logits themselves, centred."""
         with torch.no_grad():
-            return torch.cat([centred(self.actor(piece)[0].t().double()) for piece in obs.split(PIECE)])
+            pieces = (self.actor(piece)[0].t().double() for piece in obs.split(PIECE))
+            return torch.cat([self.factors.each(centred, piece) for piece in pieces])
 
     def logits(self, accumulated: torch.Tensor) -> torch.Tensor:
         return accumulated

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from staq.actions import Factors
 from staq.mirror_descent import StepSize, centred, memory_correction, pushed_weights
 from staq.q_networks import Architecture, QEnsemble, Weights
 from staq.q_stack import QStack
@@ -52,11 +53,12 @@ class StackUpdate(PolicyUpdate):
         new_weight = 1.0 if self.weighting == "current" else step_size.alpha
         _, deleted_weight = pushed_weights(self.stack.relative_weights, beta, new_weight, self.stack.memory_size)
         new, oldest, evaluate = q_net.weights, self.stack.oldest, q_net.architecture.q_of_kept
+        factors = q_net.architecture.factors
         for rows in replay.filled_rows():
             kept = replay.next_kept[rows]
-            change = new_weight * mean_centred(evaluate(new, kept))
+            change = new_weight * mean_centred(evaluate(new, kept), factors)
             if oldest is not None and deleted_weight is not None:
-                change -= deleted_weight * mean_centred(evaluate(oldest, kept))
+                change -= deleted_weight * mean_centred(evaluate(oldest, kept), factors)
             replay.accumulated[rows] = beta * replay.accumulated[rows] + change
         self.stack.push(new, beta, new_weight)
 
@@ -91,6 +93,6 @@ class StackUpdate(PolicyUpdate):
         }
 
 
-def mean_centred(q: torch.Tensor) -> torch.Tensor:
-    """The ensemble's mean, centred over actions, in float64. [E, A, B] → [B, A]"""
-    return centred(q.double().mean(0).t())
+def mean_centred(q: torch.Tensor, factors: Factors) -> torch.Tensor:
+    """The ensemble's mean, centred over the actions of each part, in float64. [E, A, B] → [B, A]"""
+    return factors.each(centred, q.double().mean(0).t())

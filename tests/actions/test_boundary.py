@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -51,3 +53,16 @@ def test_any_discrete_algorithm_can_use_it() -> None:
     model = StaQ("MlpPolicy", env, **SMALL)
     model.learn(200)
     assert model.policy.coding.factors.sizes == (3,)
+
+
+def test_an_environment_may_write_into_its_action() -> None:
+    class Writing(Endless):
+        def step(self, action: Any) -> Any:
+            self.last = action.copy()
+            action *= 0.5
+            return super().step(0)
+
+    env = BoundaryActions(Writing(action_space=spaces.Box(-1, 1, (1,))))
+    for _ in range(2):
+        env.step(2)
+        assert env.unwrapped.last == [1.0]  # type: ignore[attr-defined]

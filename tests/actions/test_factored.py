@@ -173,6 +173,29 @@ def test_atoms_span_asymmetric_bounds() -> None:
     assert coding.labels()[1] == ["+0", "+0.12", "+0.25", "+0.38", "+0.5"]
 
 
+def test_atoms_are_symmetric_and_zero_is_one_of_them() -> None:
+    atoms = Coding(spaces.Box(-0.4, 0.4, (17,))).atoms
+    assert atoms is not None
+    np.testing.assert_array_equal(atoms[:, 3], 0)
+    np.testing.assert_array_equal(atoms, -atoms[:, ::-1])
+    np.testing.assert_array_equal(atoms[:, [0, -1]], np.tile(np.float32([-0.4, 0.4]), (17, 1)))
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (spaces.Box(-3.4e38, 3.4e38, (2,)), "unbounded"),
+        (spaces.Box(0, 0, (2,)), "a single action"),
+        (spaces.Box(-1, 1, (0,)), "no dimensions"),
+        (spaces.MultiBinary([2, 2]), r"offer MultiBinary\(4\)"),
+    ],
+    ids=str,
+)
+def test_spaces_without_a_choice_are_named(space: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        StaQ("MlpPolicy", Endless(action_space=space))
+
+
 @pytest.mark.parametrize(
     ("space", "sizes"),
     [
@@ -219,7 +242,9 @@ def test_one_dimension_is_the_plain_case_operator_for_operator() -> None:
             model.learn(200, reset_num_timesteps=False)
         return seen.names
 
-    assert operators(spaces.Discrete(7)) == operators(spaces.Box(-1, 1, (1,)))
+    plain = operators(spaces.Discrete(7))
+    assert plain == operators(spaces.Box(-1, 1, (1,)))
+    assert not {name for name in plain if "split_with_sizes" in name}, "nothing is taken apart"
 
 
 @pytest.mark.parametrize("algo", list(FAMILY))
@@ -254,11 +279,61 @@ def test_the_whole_family_acts_in_several_dimensions(algo: str) -> None:
     assert model.step_size.entropy_weight == pytest.approx(1 / math.log(8))
 
 
-def test_a_sampled_target_trains_too() -> None:
+@pytest.mark.parametrize("target_action", ["expected", "sampled"])
+@pytest.mark.parametrize("target_reduce", ["mean", "min"])
+def test_targets_equal_those_of_the_enumerated_joint_space(target_action: str, target_reduce: str) -> None:
+    """Of a trained model, γ > 0: the value of each next state by summing over, or drawing from, all joint actions."""
     space: Any = spaces.MultiDiscrete([2, 3])
-    model = StaQ("MlpPolicy", Endless(action_space=space), **SMALL, target_action="sampled")
-    model.learn(400)
-    assert torch.isfinite(model.replay.accumulated).all()
+    model = StaQ(
+        "MlpPolicy",
+        DummyVecEnv([lambda: Endless(action_space=space)] * 4),
+        **SMALL | {"gamma": 0.9, "policy_kwargs": {"net_arch": [16]}, "learning_rate": 1e-2},
+        target_action=target_action,
+        target_reduce=target_reduce,
+    )
+    model.learn(1000)
+    with torch.no_grad():  # members that disagree, also in how they divide a value between the parts
+        model.policy.q_net_target.weights["output.bias"].normal_()
+    joint, replay, tau = Joint([2, 3], 0), model.replay, model.step_size.entropy_weight
+    rows = torch.arange(12)
+    next_obs = replay.next_observations[rows]
+    q = torch.stack([joint.summed(of_one.t()) for of_one in model.policy.q_net_target(next_obs)])  # [E, 12, |A|]
+    log_pi = joint.summed(model.policy.logits(next_obs)).log_softmax(-1).to(q)
+    repeats = 1 if target_action == "expected" else 4000
+    found = model._targets(rows.repeat(repeats, 1)) if repeats > 1 else model._targets(rows[None])
+
+    def target(value: torch.Tensor) -> torch.Tensor:
+        continued = torch.where(replay.terminated[rows], 0.0, value)
+        return model.reward_scale * replay.rewards[rows] + 0.9 * continued
+
+    bonus = tau * entropy(log_pi)
+    if target_action == "expected":
+        value = (log_pi.exp() * q).sum(-1)
+        torch.testing.assert_close(
+            found[0], target((value.mean(0) if target_reduce == "mean" else value.amin(0)) + bonus)
+        )
+        return
+    of_actions = q.mean(0) if target_reduce == "mean" else q.amin(0)  # [12, |A|]
+    torch.testing.assert_close(found.mean(0), target((log_pi.exp() * of_actions).sum(-1) + bonus), rtol=0.02, atol=0.1)
+    possible = torch.stack([target(of_one + bonus) for of_one in of_actions.t()])  # [|A|, 12]
+    apart = (found[:200, None] - possible).abs().amin(1)
+    assert apart.max() < 1e-3, "each is the value of some joint action"
+
+
+def test_logits_have_no_offset_in_any_part() -> None:
+    """What a value adds to all choices of a part would cost float32 the digits of their differences."""
+    space: Any = spaces.MultiDiscrete([2, 30])
+    model = StaQ("MlpPolicy", DummyVecEnv([lambda: Endless(action_space=space)] * 4), **SMALL)
+    model.learn(600)
+    logits = model.policy.logits(torch.randn(5, 3))
+    for part in logits.split(model.factors.sizes, dim=-1):
+        torch.testing.assert_close(part.mean(-1), torch.zeros(5, dtype=torch.float64), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        model.replay.accumulated[:50],
+        model.policy.policy_update.accumulated(model.replay.next_observations[:50]),
+        atol=1e-4,
+        rtol=1e-4,
+    )
 
 
 def test_continuous_identity_is_solved() -> None:
