@@ -60,13 +60,15 @@ class ClosedForm:
     how few calls there are. And what one core has written is slow to reach another: see ``HiddenLayer.forward``.
     """
 
-    def __init__(self, ensemble: QEnsemble, batch_size: int) -> None:
+    def __init__(self, ensemble: QEnsemble, batch_size: int, shared: bool = True) -> None:
+        """:param shared: whether all networks see the same batch, or each one of its own"""
         assert isinstance(ensemble.architecture, ConvMlp)
         self.architecture = ensemble.architecture
         positions = self.architecture.first_size
         self.n_pieces = math.prod(positions)
         inputs = next((size[0] for size in self.architecture.trunk_shapes.values()), self.architecture.hidden_size)
-        self.rows = torch.empty(1, batch_size, *positions, inputs, device=ensemble.device)
+        n_batches = 1 if shared else len(ensemble.weights["output.bias"])
+        self.rows = torch.empty(n_batches, batch_size, *positions, inputs, device=ensemble.device)
         layers = []
         seen = self.rows
         for name in ensemble.architecture.trunk_shapes:
@@ -85,7 +87,12 @@ class ClosedForm:
             first_input = kept.view(torch.uint8)
         else:
             first_input = self.architecture.prepared(kept)
-        self.rows.copy_(first_input.view_as(self.rows))
+        return self.forward_prepared(first_input.view_as(self.rows))
+
+    @torch.no_grad()
+    def forward_prepared(self, rows: torch.Tensor) -> torch.Tensor:
+        """The same from what the first layer multiplies. [1, B, ...], or a batch for each [E, B, ...] → [E, A, B]"""
+        self.rows.copy_(rows)
         for layer in self.layers:
             layer.forward()
         return torch.baddbmm(self.bias_column, self.weight, self.hidden_as_columns, out=self.outputs)

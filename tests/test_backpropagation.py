@@ -55,6 +55,18 @@ def test_closed_form_equals_autograd(n_networks: int, arguments: dict[str, Any],
             torch.testing.assert_close(networks.weights[name].grad, weight.grad, rtol=1e-3, atol=1e-4)
 
 
+def test_every_network_can_have_a_batch_of_its_own() -> None:
+    networks, reference = (ensemble(3, observation_space=VECTOR, net_arch=[8, 7]) for _ in range(2))
+    own, error = torch.randn(3, 32, 5), torch.randn(3, 3, 32)
+    closed = ClosedForm(networks, 32, shared=False)
+    q = torch.stack([reference(obs)[i] for i, obs in enumerate(own)])
+    torch.testing.assert_close(closed.forward_prepared(own), q.detach(), rtol=1e-4, atol=1e-5)
+    closed.backward(error)
+    q.backward(error)
+    for name, weight in reference.weights.items():
+        torch.testing.assert_close(networks.weights[name].grad, weight.grad, rtol=1e-3, atol=1e-4)
+
+
 def test_the_regressions_gradient_is_that_of_its_loss() -> None:
     networks, reference = (ensemble(2, observation_space=VECTOR, net_arch=[8]) for _ in range(2))
     obs, actions, target = torch.randn(32, 5), torch.randint(0, 3, (32,)), torch.randn(32)

@@ -24,7 +24,9 @@ from gymnasium import spaces
 from scipy import stats
 
 from staq import whole_files
-from staq.q_networks import OUTPUT_BIAS, OUTPUT_WEIGHT, ConvMlp, QEnsemble, affine, output
+from staq.backpropagation import ClosedForm
+from staq.optimizer import LeanAdam
+from staq.q_networks import ConvMlp, QEnsemble
 from staq.tabular.grids import GridMDP, mountain_car, pendulum
 from staq.tabular.mirror_descent import Settings
 from staq.tabular.operators import bellman, policy_of, q_of_policy
@@ -118,7 +120,8 @@ class FittedQ:
         self.observations = torch.as_tensor(grid.observations, dtype=torch.float32)  # [S, features]
         n_features, n_actions = grid.observations.shape[1], grid.mdp.n_actions
         self.networks = QEnsemble(ConvMlp(spaces.Box(-2, 2, (n_features,)), n_actions, NET_ARCH), n_seeds)
-        self.optimizer = torch.optim.Adam(self.networks.parameters(), lr=LEARNING_RATE, fused=True)
+        self.gradient = ClosedForm(self.networks, BATCH_SIZE, shared=False)
+        self.optimizer = LeanAdam(self.networks.parameters(), lr=LEARNING_RATE)
 
     def state(self) -> dict[str, Any]:
         """Weights, optimizer and batches to come."""
@@ -136,25 +139,16 @@ class FittedQ:
 
     def fit(self, targets: np.ndarray, gradient_steps: int) -> np.ndarray:
         """Regresses the networks on targets [seeds, S, A] and returns what they say then, in the same shape."""
-        n_seeds, n_states, _ = targets.shape
-        wanted = torch.as_tensor(targets, dtype=torch.float32)
-        own = torch.arange(n_seeds)[:, None]
+        n_seeds, n_states, n_actions = targets.shape
+        wanted = torch.as_tensor(targets, dtype=torch.float32).transpose(1, 2)  # [seeds, A, S]
         for _ in range(gradient_steps):
             batch = torch.randint(n_states, (n_seeds, BATCH_SIZE), generator=self.generator)
-            q = self._forward(self.observations[batch])  # [seeds, A, B]
-            loss = (q - wanted[own, batch].transpose(1, 2)).square().mean((1, 2)).sum()
-            self.optimizer.zero_grad()
-            loss.backward()
+            q = self.gradient.forward_prepared(self.observations[batch])  # [seeds, A, B]
+            error = q - wanted.gather(2, batch[:, None].expand(-1, n_actions, -1))
+            self.gradient.backward(error.mul_(2 / (n_actions * BATCH_SIZE)))  # of the mean square, for each network
             self.optimizer.step()
         with torch.no_grad():
-            q = self._forward(self.observations.expand(n_seeds, -1, -1))
-        return q.transpose(1, 2).double().numpy()
-
-    def _forward(self, x: torch.Tensor) -> torch.Tensor:
-        weights = self.networks.weights
-        for i in range(len(NET_ARCH)):
-            x = torch.relu(affine(weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"], x))
-        return output(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], x)
+            return self.networks(self.observations).transpose(1, 2).double().numpy()
 
 
 def _rows(name: str, iteration: int, newest_last: list[np.ndarray]) -> list[Row]:
