@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from staq.tabular.mdp import MDP
 from staq.tabular.mirror_descent import Run, Settings, run
 from staq.tabular.operators import optimal_q
 
+ROOT = Path(__file__).parent.parent.parent
 GREEDY = 1e-4
 """An entropy weight at which policies are greedy and its own terms negligible."""
 
@@ -86,3 +89,11 @@ def test_theorem_5_1_missing_side() -> None:
     history = run(one_state((0, 0), 0.5), settings, 2, listed((1, 0), (1, 1)))
     assert bounds.memory_threshold(0.5, 0.5) == pytest.approx(4.75, abs=0.01)
     fails_and_is_mended(*both(bounds.theorem_5_1, history, 1), 0.750, 0.625, 1e-3)
+
+
+def test_the_page_has_the_counts_of_the_last_audit() -> None:
+    page = (ROOT / "docs" / "theory.md").read_text().replace("\\*", "*")
+    for row in json.loads((ROOT / "results" / "theory" / "audit.json").read_text())["statements"]:
+        repaired = row["violations_as_repaired"]
+        counts = f"{row['violations_as_stated']} | {'' if repaired is None else repaired} |"
+        assert f"| {row['statement']} | {counts}" in page
