@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from gymnasium import spaces
@@ -54,8 +55,12 @@ class Architecture(ABC):
     def prepared(self, kept: torch.Tensor) -> torch.Tensor:
         """What every network computes from B observations alike, and ``hidden`` starts from."""
 
+    def prepared_for_many(self, kept: torch.Tensor) -> torch.Tensor | Distinct:
+        """The same for hundreds of networks, which is worth more preparation."""
+        return self.prepared(kept)
+
     @abstractmethod
-    def hidden(self, weights: Weights, prepared: torch.Tensor) -> torch.Tensor:
+    def hidden(self, weights: Weights, prepared: Any) -> torch.Tensor:
         """What the output layers of N networks see of B prepared observations. → [N, B, hidden_size]"""
 
     def initial_weights(self) -> dict[str, torch.Tensor]:
@@ -155,16 +160,28 @@ class ConvMlp(Architecture):
         x = self.preprocessed(kept).unsqueeze(0)  # [1, B, ...]
         return self._patches(x) if self.conv_arch else x.flatten(2)
 
+    def prepared_for_many(self, kept: torch.Tensor) -> torch.Tensor | Distinct:
+        """Of the patches of boards, most of which are alike, each only once."""
+        if not self.conv_arch or kept.dim() != 2:
+            return self.prepared(kept)
+        found = distinct_rows(kept.view(-1, self.trunk_shapes["conv.0"][0]))
+        if found is None:
+            return self.prepared(kept)
+        rows, places = found
+        return Distinct(rows.view(torch.uint8).float().unsqueeze(0), places, (len(kept), *self.first_size))
+
     def _patches(self, x: torch.Tensor) -> torch.Tensor:
         return patches(x if self.channels_last else x.permute(0, 1, 3, 4, 2), *self.conv_arch[0][1:])
 
-    def hidden(self, weights: Weights, prepared: torch.Tensor) -> torch.Tensor:
-        x = prepared
+    def hidden(self, weights: Weights, prepared: torch.Tensor | Distinct) -> torch.Tensor:
+        x = prepared.rows if isinstance(prepared, Distinct) else prepared
         for i in range(len(self.conv_arch)):
             if i > 0:
                 x = patches(x, *self.conv_arch[i][1:])
-            size = x.shape[1:-1]  # (B, H', W')
+            size: tuple[int, ...] = x.shape[1:-1]  # (B, H', W')
             x = self._activated(affine(weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"], x.flatten(1, -2)))
+            if i == 0 and isinstance(prepared, Distinct):
+                x, size = x.index_select(1, prepared.places), prepared.size
             x = x.unflatten(1, size)  # [N, B, H', W', filters]
         x = x.flatten(2)
         for i in range(len(self.net_arch)):
@@ -210,6 +227,38 @@ class StackedModule(Architecture):
             return features  # [B, hidden_size]
 
         return torch.vmap(one_network)(trunk)
+
+
+class Distinct(NamedTuple):
+    """Patches of boards, each only once."""
+
+    rows: torch.Tensor
+    """[1, n, inputs]"""
+    places: torch.Tensor
+    """Where among them the patch of each board and position stands. [B·H'·W']"""
+    size: tuple[int, ...]
+    """(B, H', W')"""
+
+
+def distinct_rows(bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Rows of bits without repetition, and where among them each row stands; None where it would not pay.
+
+    [n, inputs] → [distinct, inputs], [n]
+    """
+    # Up to 52 bits are exactly a number. Longer rows are several numbers in one, which might coincide: see below.
+    inputs, length = bits.shape[1], 52
+    powers = torch.zeros(inputs, -(-inputs // length), dtype=torch.float64, device=bits.device)
+    each = torch.arange(inputs, device=bits.device)
+    powers[each, each // length] = 2.0 ** (each % length).double()
+    numbers = (bits.double() @ powers).long()
+    key = numbers[:, 0]
+    for other in numbers.t()[1:]:
+        key = key * 0x9E3779B97F4A7C1 + other
+    values, places = key.unique(return_inverse=True)
+    if 2 * len(values) > len(bits):
+        return None
+    rows = bits[torch.empty_like(values).scatter_(0, places, torch.arange(len(bits), device=bits.device))]
+    return (rows, places) if inputs <= length or torch.equal(rows[places], bits) else None
 
 
 class QEnsemble(nn.Module):

@@ -102,7 +102,7 @@ class QStack(nn.Module):
 
     def _accumulated_piece(self, obs: torch.Tensor) -> torch.Tensor:
         total = self._folded_bias.repeat(len(obs), 1)  # [B, A]
-        prepared = self.architecture.prepared(self.architecture.kept(obs))
+        prepared = self.architecture.prepared_for_many(self.architecture.kept(obs))
         for filled, output in self._folded:
             hidden = self.architecture.hidden(filled, prepared)  # [N, B, H]
             total += (output @ hidden.transpose(1, 2)).sum(0).t()

@@ -12,7 +12,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 from staq.policies import _custom_architecture
-from staq.q_networks import OUTPUT_BIAS, OUTPUT_WEIGHT, Architecture, ConvMlp, QEnsemble
+from staq.q_networks import OUTPUT_BIAS, OUTPUT_WEIGHT, Architecture, ConvMlp, Distinct, QEnsemble, distinct_rows
 
 VECTOR = spaces.Box(-1, 1, (5,))
 BOARD = spaces.Box(0, 1, (10, 10, 4), dtype=bool)  # type: ignore[arg-type]
@@ -150,3 +150,41 @@ def test_batch_norm_is_refused() -> None:
 
     with pytest.raises(ValueError, match="LayerNorm"):
         _custom_architecture(VECTOR, 3, Normed, {}, [], nn.ReLU, True)
+
+
+@pytest.mark.parametrize("inputs", [9, 52, 54, 90, 130])
+def test_rows_of_bits_without_repetition(inputs: int) -> None:
+    torch.manual_seed(0)
+    known = torch.rand(7, inputs) > 0.5
+    bits = known[torch.randint(0, 7, (100,))]
+    bits[50:] = bits[50:].flip(-1)  # rows that differ in the last bits only, or the first
+    found = distinct_rows(bits)
+    assert found is not None
+    rows, places = found
+    assert len(rows) == len({tuple(row.tolist()) for row in bits})
+    assert torch.equal(rows[places], bits)
+    assert distinct_rows(torch.rand(100, inputs) > 0.5) is None or inputs == 9, "of all different rows nothing is won"
+
+
+def test_two_rows_that_look_alike_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 60 bits are two numbers in one key; were keys to coincide, nothing would be lost but time."""
+    bits = torch.zeros(40, 60, dtype=torch.bool)
+    bits[20:, 55] = True
+    monkeypatch.setattr(torch.Tensor, "unique", lambda key, return_inverse: (key[:1], torch.zeros_like(key)))
+    assert distinct_rows(bits) is None
+
+
+@pytest.mark.parametrize("channels", [4, 10])
+@pytest.mark.parametrize("conv_arch", [[(5, 3, 1)], [(5, 4, 3), (3, 2, 1)]], ids=str)
+def test_boards_of_few_patches_give_the_same(channels: int, conv_arch: Any) -> None:
+    torch.manual_seed(0)
+    architecture = ConvMlp(spaces.Box(0, 1, (10, 10, channels), bool), 3, [6], conv_arch=conv_arch)
+    networks = QEnsemble(architecture, 4)
+    boards = torch.rand(20, 10, 10, channels) > 0.997
+    kept = architecture.kept(boards)
+    few, plain = architecture.prepared_for_many(kept), architecture.prepared(kept)
+    assert isinstance(few, Distinct)
+    assert few.rows.shape[1] < plain[0, ..., 0].numel() / 2
+    torch.testing.assert_close(architecture.hidden(networks.weights, few), architecture.hidden(networks.weights, plain))
+    diverse = architecture.prepared_for_many(architecture.kept(torch.rand(20, 10, 10, channels) > 0.5))
+    assert isinstance(diverse, torch.Tensor)

@@ -132,12 +132,12 @@ def check_box(space: spaces.Box) -> None:
         raise ValueError(f"The action space {space} has a single action: there is nothing to learn.")
     if not np.issubdtype(space.dtype, np.floating):
         raise ValueError(f"{space} has whole numbers as actions: say so with a MultiDiscrete space.")
-    for name, bound in (("low", space.low), ("high", space.high)):
-        with np.errstate(over="ignore"):
-            spans = space.high - space.low  # bounds at the end of the floats are none either
-        if not np.isfinite(bound).all() or not np.isfinite(spans).all():
+    with np.errstate(over="ignore"):
+        span = space.high - space.low  # bounds at the end of the floats are none either
+    for name, values in (("low", space.low), ("high", space.high), ("high − low", span)):
+        if not np.isfinite(values).all():
             raise ValueError(
-                f"The action space {space} is unbounded ({name} = {bound.flatten().tolist()}): finite choices need "
+                f"The action space {space} is unbounded ({name} = {values.flatten().tolist()}): finite choices need "
                 "finite bounds. Give it some, for example with gymnasium.wrappers.TransformAction(env, lambda a: a, "
                 "Box(-1, 1, shape))."
             )
