@@ -38,7 +38,7 @@ PAPER_SEEDS, FULL_ITERATIONS = 50, 300
 MEMORIES = (5, 10, 20, 50)
 SMOOTHING = 20
 # The paper names none of these; they are the usual choices for so small a problem.
-NET_ARCH, LEARNING_RATE, BATCH_SIZE, GRADIENT_STEPS = (128, 128), 1e-3, 128, 5000
+NET_ARCH, LEARNING_RATE, BATCH_SIZE, GRADIENT_STEPS = (128, 128), 1e-3, 64, 5000
 
 
 @dataclass(frozen=True)
