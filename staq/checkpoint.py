@@ -149,7 +149,7 @@ def resume(model: PolicyMirrorDescent, folder: str | Path) -> PolicyMirrorDescen
 
 def newest_state(folder: Path) -> dict[str, Any]:
     """The newest state whose files are all whole; says so when it is not the newest of all."""
-    candidates = sorted(folder.glob("state-*.pt"), reverse=True)
+    candidates = sorted(folder.glob("state-*.pt"), key=lambda path: int(path.stem.removeprefix("state-")), reverse=True)
     if not candidates:
         raise FileNotFoundError(f"{folder} holds no checkpoint: there is nothing to resume.")
     problems = []

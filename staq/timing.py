@@ -80,7 +80,7 @@ def full_model(
         settings["policy_kwargs"] = {"net_arch": [width] if preset.policy == "CnnPolicy" else [width, width]}
     if algo == "staq":
         settings["memory_size"] = memory_size
-    settings |= preset.hyperparameters | {"gradient_steps": 1, "seed": 0, "device": "cpu"}
+    settings = preset.hyperparameters | {"device": "cpu"} | settings | {"gradient_steps": 1, "seed": 0}
     model = FAMILY[algo](preset.policy, make_envs(env_id, n_envs), **settings)
     model.collect(_started(model))
     replay = model.replay
@@ -190,8 +190,8 @@ def of_run(config: Config, steps: int = STEPS) -> dict[str, Any]:
     if config.algo == "dqn":
         settings = {name: config.hyperparameters[name] for name in ("batch_size", "buffer_size")}
         return {"total_ms": dqn_ms(config.env, steps, SAMPLES, **settings), "ms": {}, "peak_gb": peak_memory()}
-    memory_size = config.hyperparameters.get("memory_size", 300)
-    model = full_model(config.env, memory_size=memory_size, algo=config.algo)
+    settings = config.hyperparameters | {"device": config.device}
+    model = full_model(config.env, settings.pop("memory_size", 300), config.n_envs, algo=config.algo, **settings)
     # An actor takes thousands of gradient steps per iteration however short that is: one sample of them will do.
     ms = measured(model, steps, SAMPLES if isinstance(model.policy.policy_update, StackUpdate) else 1)
     return {"total_ms": sum(ms.values()), "ms": ms, "peak_gb": peak_memory()}

@@ -76,8 +76,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """New text under a name, at once or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
+    """New text under a name, at once or not at all, whoever else is writing it."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         partial.write_text(text)
         partial.replace(path)

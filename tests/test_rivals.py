@@ -89,9 +89,10 @@ def test_presets_are_the_papers_tables() -> None:
     ppo = _built("ppo", "MinAtar/Breakout-v1")
     assert isinstance(ppo, PPO)
     assert (ppo.n_steps, ppo.n_epochs, ppo.vf_coef, ppo.ent_coef, ppo.batch_size) == (1024, 3, 1.0, 0.01, 256)
-    for progress in (1.0, 0.5, 0.0):
-        assert ppo.clip_range(progress) == pytest.approx(0.1 * progress)  # type: ignore[operator]
-        assert ppo.lr_schedule(progress) == pytest.approx(2.5e-4 * progress)
+    for progress in (1.0, 0.5, 0.0):  # of 1M steps, while the table's annealing takes 5M
+        left = 1 - 0.2 * (1 - progress)
+        assert ppo.clip_range(progress) == pytest.approx(0.1 * left)  # type: ignore[operator]
+        assert ppo.lr_schedule(progress) == pytest.approx(2.5e-4 * left)
     layers = ppo.policy.features_extractor.layers  # type: ignore[union-attr]
     assert [type(layer) for layer in layers] == [nn.Conv2d, nn.Tanh, nn.Flatten, nn.Linear, nn.Tanh]
     trpo: Any = _built("trpo", "CartPole-v1")
@@ -187,3 +188,11 @@ def test_a_preset_of_another_algorithm_is_refused(capsys: pytest.CaptureFixture[
     assert "is for dqn, not for ppo" in capsys.readouterr().err
     assert main(["train", "CartPole-v1", "--algo", "natgrad", "--actor-steps", "3"]) == 1
     assert "natgrad has no hyperparameter 'actor_steps'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("timesteps", "at_half", "at_end"), [(5_000_000, 0.05, 0.0), (500_000, 0.095, 0.09)])
+def test_a_short_run_of_ppo_is_the_beginning_of_a_long_one(timesteps: int, at_half: float, at_end: float) -> None:
+    preset = presets.load("ppo-minatar")
+    env = make_envs("MinAtar/Breakout-v1", 1)
+    model = build("ppo", preset.policy, env, preset.hyperparameters, timesteps, seed=0, device="cpu")
+    assert [model.clip_range(left) for left in (1.0, 0.5, 0.0)] == pytest.approx([0.1, at_half, at_end])  # type: ignore[attr-defined]

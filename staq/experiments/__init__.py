@@ -35,6 +35,9 @@ class Experiment:
     """Environment steps of a run."""
     seeds: int
     variants: list[Variant]
+    paper_timesteps: int
+    """Those of the paper, which are the same unless the file says otherwise."""
+    paper_seeds: int
     sticky_rates: list[float] = field(default_factory=list)
     """λ of the uniform sticky policies whose luck is counted beside the runs."""
     timed: bool = False
@@ -50,4 +53,5 @@ def load(name: str) -> Experiment:
     """An experiment by name; an unknown one is an error that names the nearest."""
     content = data_files.content(__name__, name, "experiment")
     variants = [Variant(**variant) for variant in content.pop("variants")]
-    return Experiment(name=name, variants=variants, **content)
+    of_the_paper = {"paper_timesteps": content["timesteps"], "paper_seeds": content["seeds"]}
+    return Experiment(name=name, variants=variants, **(of_the_paper | content))

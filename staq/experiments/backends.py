@@ -11,7 +11,6 @@ from typing import Any
 
 from staq.experiments.plan import Planned
 from staq.experiments.worker import run_in_process
-from staq.runs import Config
 
 Report = Callable[[], None]
 """Called now and then, to show progress."""
@@ -23,7 +22,7 @@ def prepare(runs: Sequence[Planned], command: str) -> list[Planned]:
     """Writes the configuration of every run that has none yet, and returns those that are not finished."""
     begun = [run for run in runs if run.state != "planned"]
     for run in begun:
-        if Config.load(run.folder) != run.config:
+        if run.of_another_kind:
             raise ValueError(
                 f"{run.folder} was begun with another configuration, such as another --budget, and rows of two kinds "
                 "must not meet: name another --out."
@@ -49,10 +48,12 @@ def local(runs: Sequence[Planned], processes: int, report: Report) -> None:
             raise
 
 
-def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, report: Report) -> None:
+def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, report: Report) -> list[str]:
     """On an existing cluster, or on one that is started here. A run whose node dies resumes on another.
 
     The folder of the experiment must be one that all nodes share.
+
+    :return: what went wrong outside of the runs, such as a node without this library
     """
     try:
         import ray as cluster
@@ -63,14 +64,33 @@ def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, 
     else:
         _check_that_someone_answers(address)
         cluster.init(address=address, log_to_driver=False)
+    problems = set()
+    try:
+        _check_that_a_run_fits(cluster.cluster_resources(), cpus, gpus)
+    except ValueError:
+        cluster.shutdown()
+        raise
     remote = cluster.remote(num_cpus=cpus, num_gpus=gpus, max_retries=-1)(run_in_process)
     waiting: list[Any] = [remote.remote(str(run.folder.resolve()), run.config.threads, run.timed) for run in runs]
     try:
         while waiting:
-            _, waiting = cluster.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
+            ended, waiting = cluster.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
+            for run in ended:
+                try:
+                    cluster.get(run)
+                except cluster.exceptions.RayError as error:
+                    problems.add(f"Ray: {str(error).strip().splitlines()[-1]}")
             report()
     finally:
         cluster.shutdown()
+    return sorted(problems)
+
+
+def _check_that_a_run_fits(resources: dict[str, float], cpus: float, gpus: float) -> None:
+    """Ray would wait for more forever, without a word."""
+    for name, wanted in (("CPU", cpus), ("GPU", gpus)):
+        if wanted > resources.get(name, 0):
+            raise ValueError(f"A run asks for {wanted:g} {name}s, and the cluster has {resources.get(name, 0):g}.")
 
 
 def _check_that_someone_answers(address: str) -> None:
@@ -86,13 +106,26 @@ def _check_that_someone_answers(address: str) -> None:
         ) from error
 
 
+class Requeued:
+    """A run as a job that goes on as another when its time is up, from its checkpoint."""
+
+    def __call__(self, folder: str, threads: int, timed: bool) -> int:
+        return run_in_process(folder, threads, timed)
+
+    def checkpoint(self, *arguments: Any) -> Any:
+        """What submitit asks for when SLURM ends the job."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, *arguments)
+
+
 def slurm(
     runs: Sequence[Planned],
     folder: Path,
     partition: str | None,
     hours: float,
     cpus: int,
-    gpus: int,
+    gpus: float,
     cluster: str = "slurm",
 ) -> list[Any]:
     """One job array, submitted and left to itself. → the jobs
@@ -103,16 +136,18 @@ def slurm(
         import submitit
     except ImportError as error:
         raise ModuleNotFoundError("submitit is not installed: pip install 'staq[distributed]'") from error
+    if gpus != int(gpus):
+        raise ValueError(f"--gpus {gpus:g}: SLURM gives whole GPUs only.")
     try:
         executor = submitit.AutoExecutor(folder=folder / "slurm", cluster=cluster)
     except RuntimeError as error:
         raise OSError(f"SLURM does not answer on this machine ({error}): submit from a login node.") from error
-    executor.update_parameters(timeout_min=round(60 * hours), cpus_per_task=cpus, gpus_per_node=gpus, name="staq")
+    executor.update_parameters(timeout_min=round(60 * hours), cpus_per_task=cpus, gpus_per_node=int(gpus), name="staq")
     if partition is not None:
         executor.update_parameters(slurm_partition=partition)
     return list(
         executor.map_array(
-            run_in_process,
+            Requeued(),
             [str(run.folder.resolve()) for run in runs],
             [run.config.threads for run in runs],
             [run.timed for run in runs],

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from staq import experiments
 from staq.arguments import checked_device, whole_number
 from staq.experiments import backends, luck, status
-from staq.experiments.plan import Planned, load_request, plan, save_request
+from staq.experiments.plan import Planned, budget_of, found_runs, load_request, plan, save_request
 
 
 def add_experiment_commands(commands: Any) -> None:
@@ -27,14 +27,15 @@ def add_experiment_commands(commands: Any) -> None:
     command = parts.add_parser(
         "run",
         help="run an experiment, or what is left of it",
-        description="Runs an experiment. Finished runs are skipped, interrupted ones resumed, failed ones tried again.",
+        description="Runs an experiment. Finished runs are skipped, interrupted ones resumed, failed ones tried again. "
+        "What is not said is as it was when the experiment was begun in its folder.",
     )
     command.set_defaults(command=experiment_run)
     command.add_argument("name", metavar="NAME")
     command.add_argument("--budget", type=float, help="fraction of the paper's steps (1); decay and intervals stay")
-    command.add_argument("--seeds", type=whole_number, help="seeds per cell; by default the paper's")
-    command.add_argument("--envs", nargs="+", metavar="ENV", help="only these environments")
-    command.add_argument("--algos", nargs="+", metavar="ALGO", help="only these variants or algorithms")
+    command.add_argument("--seeds", help="how many (5) or which (10-19); by default as many as the paper's")
+    command.add_argument("--envs", nargs="+", metavar="ENV", help="only these environments, or all")
+    command.add_argument("--algos", nargs="+", metavar="ALGO", help="only these variants or algorithms, or all")
     command.add_argument("--eval-episodes", type=whole_number, help="per evaluation and mode (20)")
     command.add_argument("--out", type=Path, metavar="DIR", help="by default experiments/NAME")
     command.add_argument("--backend", choices=["local", "ray", "slurm"], default="local", help="(%(default)s)")
@@ -75,20 +76,32 @@ def experiment_show(options: argparse.Namespace) -> None:
 
 
 def experiment_run(options: argparse.Namespace) -> None:
-    runs, out, request = _planned(options)
+    runs, out, request = _planned(options, whole=False)
+    timed = any(run.timed for run in runs)
+    if timed and options.backend != "local":
+        raise ValueError(
+            f"{options.name} is timed, with this machine to itself: leave out --backend {options.backend}."
+        )
+    if options.backend == "local":
+        checked_device(runs[0].config.device)
     # What is timed has the machine to itself.
-    processes = 1 if any(run.timed for run in runs) else options.processes
+    processes = 1 if timed else options.processes
     at_once = processes if options.backend == "local" else 1
     left = [run for run in runs if run.state != "finished"]
     steps = sum(run.config.timesteps - run.steps_done for run in left)
     time_left = status.in_words(status.seconds_left(runs, at_once))
     print(
-        f"{options.name}: {len(left)} of {len(runs)} runs to go, {steps:,} environment steps, about {time_left} → {out}"
+        f"{options.name}: {len(left)} of {len(runs)} runs to go, {steps:,} environment steps, about {time_left}"
+        f"{'' if options.backend == 'local' else ' of one process'} → {out}"
     )
-    if options.dry_run or not left:
+    asked = {name: value for name, value in request.items() if value is not None}
+    print("  " + (", ".join(f"{name} {value}" for name, value in asked.items()) or "all of it"))
+    if options.dry_run:
         return
     left = backends.prepare(runs, options.line)
     save_request(out, options.name, request)
+    if not left:
+        return
     total = sum(run.config.timesteps for run in runs)
     with tqdm(total=total, unit=" steps", unit_scale=True, desc=options.name, dynamic_ncols=True) as bar:
 
@@ -107,9 +120,10 @@ def experiment_run(options: argparse.Namespace) -> None:
         if options.backend == "local":
             backends.local(left, processes, report)
         elif options.backend == "ray":
-            backends.ray(left, options.address, options.cpus, options.gpus, report)
+            for problem in backends.ray(left, options.address, options.cpus, options.gpus, report):
+                tqdm.write(problem)
         else:
-            jobs = backends.slurm(left, out, options.partition, options.hours, options.cpus, int(options.gpus))
+            jobs = backends.slurm(left, out, options.partition, options.hours, options.cpus, options.gpus)
             print(f"Submitted as job {jobs[0].job_id.split('_')[0]}: staq experiment status {options.name} --out {out}")
             return
         report()
@@ -119,7 +133,7 @@ def experiment_run(options: argparse.Namespace) -> None:
 
 
 def experiment_status(options: argparse.Namespace) -> None:
-    runs, _, _ = _planned(options)
+    runs, _, _ = _planned(options, whole=True)
     while True:
         lines = [*status.table(runs), *status.failures(runs)]
         lines.append(f"about {status.in_words(status.seconds_left(runs, 1))} of one process left")
@@ -133,7 +147,7 @@ def experiment_status(options: argparse.Namespace) -> None:
 def experiment_report(options: argparse.Namespace) -> None:
     from staq.reports import write
 
-    runs, out, _ = _planned(options)
+    runs, out, _ = _planned(options, whole=True)
     with tqdm(desc="report", unit=" parts") as bar:
         page = write(experiments.load(options.name), runs, out, bar.update)
     print(page)
@@ -142,31 +156,24 @@ def experiment_report(options: argparse.Namespace) -> None:
 _REQUEST = ("budget", "seeds", "envs", "algos", "eval_episodes", "device")
 
 
-def _request(options: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(options, name, None) for name in _REQUEST}
+def _planned(options: argparse.Namespace, whole: bool) -> tuple[list[Planned], Path, dict[str, Any]]:
+    """The runs of an experiment, where they are, and what was asked for.
 
+    What is not said now is as it was when the experiment was begun.
 
-def _planned(options: argparse.Namespace) -> tuple[list[Planned], Path, dict[str, Any]]:
-    """The runs of an experiment as asked for now or, where nothing is said, when it was begun; and what was asked."""
+    :param whole: everything that was ever asked for or lies there, rather than what is asked for now
+    """
     experiment = experiments.load(options.name)
     out = options.out or Path("experiments") / options.name
-    request = _request(options)
-    if (out / "experiment.json").exists():
-        earlier = load_request(out)
-        if earlier["experiment"] != options.name:
-            raise ValueError(
-                f"{out} holds the experiment {earlier['experiment']}, not {options.name}: name another --out."
-            )
-        request = {name: earlier.get(name) if value is None else value for name, value in request.items()}
-    elif not hasattr(options, "budget"):
-        load_request(out)  # says what is missing
-    arguments = {
-        "budget": request["budget"],
-        "seeds": request["seeds"],
-        "envs": request["envs"],
-        "variants": request["algos"],
-        "eval_episodes": request["eval_episodes"],
-        "device": request["device"] and checked_device(request["device"]),
-    }
-    given = {name: value for name, value in arguments.items() if value is not None}
-    return plan(experiment, out, **given), out, request
+    earlier = load_request(out)
+    if earlier and earlier["experiment"] != options.name:
+        raise ValueError(f"{out} holds the experiment {earlier['experiment']}, not {options.name}: name another --out.")
+    request = {name: getattr(options, name, None) for name in _REQUEST}
+    request = {name: earlier.get(name) if value is None else value for name, value in request.items()}
+    if request["budget"] is None and not experiment.timed:
+        request["budget"] = budget_of(experiment, out)
+    if whole and not earlier and request["budget"] is None:
+        raise FileNotFoundError(f"{out} holds no experiment: begin one with staq experiment run NAME --out {out}")
+    said = {name: value for name, value in request.items() if value not in (None, ["all"])}
+    given = {"variants" if name == "algos" else name: value for name, value in said.items()}
+    return (found_runs if whole else plan)(experiment, out, **given), out, request

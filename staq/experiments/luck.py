@@ -13,6 +13,7 @@ from gymnasium import spaces
 from staq.actions import Factors
 from staq.behaviour import Behaviour, BehaviourName
 from staq.runs import make_envs
+from staq.whole_files import replace_text
 
 N_ENVS = 50
 FILE = "luck.csv"
@@ -52,12 +53,9 @@ def count(env_id: str, rates: Sequence[float], steps: int, folder: Path, report:
             continue
         report(f"uniform, λ = {label}")
         reached, ended = episodes_that_reach_the_goal(env_id, rate, steps, seed=0)
-        new = not path.exists()
-        with path.open("a", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            if new:
-                writer.writerow(["rate", "steps", "reached", "episodes"])
-            writer.writerow([label, steps, reached, ended])
+        known[label] = (steps, reached, ended)
+        lines = ["rate,steps,reached,episodes", *(",".join(map(str, (name, *row))) for name, row in known.items())]
+        replace_text(path, "\n".join(lines) + "\n")
     return path
 
 

@@ -7,12 +7,11 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from staq import presets, timing
-from staq.evaluation import read_rows
 from staq.experiments import Experiment, Variant
 from staq.runs import Config, configured
 from staq.timing import INTERVAL
@@ -21,8 +20,9 @@ from staq.whole_files import replace_text
 State = Literal["planned", "begun", "finished", "failed"]
 ERROR = "error.txt"
 TIMING = "timing.json"
+REQUEST = "experiment.json"
 EVALUATIONS = 50
-"""Evaluations of a run, at any budget that leaves as many iterations."""
+"""About so many of a run, at any budget that leaves as many iterations."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,15 @@ class Planned:
     folder: Path
     timed: bool = False
     """To be timed, not trained."""
+
+    @property
+    def of_another_kind(self) -> bool:
+        """Whether what lies in its folder was run with another configuration, such as another budget."""
+        if not (self.folder / "config.json").exists():
+            return False
+        # The same run on another machine is the same run.
+        here, there = (replace(config, device="", threads=0) for config in (self.config, Config.load(self.folder)))
+        return here != there
 
     @property
     def state(self) -> State:
@@ -57,12 +66,6 @@ class Planned:
         return int(lines[-1]["time/total_timesteps"]) if lines else 0
 
     @property
-    def seconds(self) -> float:
-        """Of training until its last evaluation."""
-        rows = read_rows(self.folder)
-        return rows[-1].seconds if rows else 0.0
-
-    @property
     def error(self) -> str:
         """The last line of what went wrong."""
         return (self.folder / ERROR).read_text().strip().splitlines()[-1]
@@ -72,7 +75,7 @@ def plan(
     experiment: Experiment,
     out: Path,
     budget: float = 1.0,
-    seeds: int | None = None,
+    seeds: int | str | None = None,
     envs: Sequence[str] | None = None,
     variants: Sequence[str] | None = None,
     eval_episodes: int = 20,
@@ -83,6 +86,7 @@ def plan(
     Seed by seed, so that an experiment that is cut short has whole comparisons.
 
     :param budget: fraction of the paper's steps; decay, intervals and all else stay as they are
+    :param seeds: how many, or which: "5" are 0 to 4, "10-19" are those ten
     """
     if not 0 < budget <= 1:
         raise ValueError(f"--budget {budget}: it must be above 0 and at most 1, a fraction of the paper's steps.")
@@ -93,7 +97,7 @@ def plan(
     known = {word for variant in experiment.variants for word in (variant.name, variant.algo)}
     _chosen(variants, known, f"algorithm of {experiment.name}")
     runs = []
-    for seed in range(experiment.seeds if seeds is None else seeds):
+    for seed in range(experiment.seeds) if seeds is None else range_of_seeds(str(seeds)):
         for env in chosen_envs:
             for variant in chosen:
                 config = _config(experiment, variant, env, seed, budget, eval_episodes, device)
@@ -106,7 +110,19 @@ def _chosen(asked: Iterable[str] | None, known: Iterable[str], what: str) -> lis
     for word in asked or ():
         if word not in known:
             raise ValueError(f"{word!r} is no {what}. There are: {', '.join(sorted(known))}.")
-    return known if asked is None else list(asked)
+    return known if asked is None else list(dict.fromkeys(asked))
+
+
+def range_of_seeds(text: str) -> range:
+    """ "5" are 0 to 4, "10-19" are those ten."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)", text)
+    if match is None:
+        raise ValueError(f"--seeds {text}: it must be a number of seeds, such as 5, or a range of them, such as 10-19.")
+    first, last = match.groups()
+    found = range(int(last)) if first is None else range(int(first), int(last) + 1)
+    if not found:
+        raise ValueError(f"--seeds {text} are none.")
+    return found
 
 
 def _config(
@@ -123,7 +139,7 @@ def _config(
         overrides=variant.hyperparameters,
         timesteps=timesteps,
         seed=seed,
-        eval_every=max(timesteps // EVALUATIONS, INTERVAL),
+        eval_every=max(1, round(timesteps / EVALUATIONS / INTERVAL)) * INTERVAL,
         eval_episodes=eval_episodes,
         threads=(os.cpu_count() or 1) if experiment.timed else 1,
         device=device,
@@ -144,12 +160,28 @@ def _slug(text: str) -> str:
 def save_request(out: Path, experiment: str, request: dict[str, object]) -> None:
     """What was asked for, so that ``status`` and ``report`` need not be told again."""
     out.mkdir(parents=True, exist_ok=True)
-    replace_text(out / "experiment.json", json.dumps({"experiment": experiment, **request}, indent=2) + "\n")
+    replace_text(out / REQUEST, json.dumps({"experiment": experiment, **request}, indent=2) + "\n")
 
 
 def load_request(out: Path) -> dict[str, object]:
-    path = out / "experiment.json"
-    if not path.exists():
-        raise FileNotFoundError(f"{out} holds no experiment: begin one with staq experiment run NAME --out {out}")
-    content: dict[str, object] = json.loads(path.read_text())
+    """What was asked for when the experiment was begun; nothing, if it was begun elsewhere."""
+    path = out / REQUEST
+    content: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
     return content
+
+
+def found_runs(experiment: Experiment, out: Path, **given: Any) -> list[Planned]:
+    """What was asked for, and whatever else of the experiment lies there, such as what another machine has run."""
+    asked = plan(experiment, out, **given)
+    seeds = [int(path.name) for path in out.glob("*/*/*") if path.name.isdigit()]
+    all_seeds = f"0-{max([*seeds, *(run.config.seed for run in asked)])}"
+    everything = plan(experiment, out, **given | {"seeds": all_seeds, "envs": None, "variants": None})
+    wanted = {run.folder for run in asked}
+    return [run for run in everything if run.folder in wanted or run.state != "planned"]
+
+
+def budget_of(experiment: Experiment, out: Path) -> float | None:
+    """Of the runs that lie there, where nobody has said."""
+    for path in sorted(out.glob("*/*/*/config.json")):
+        return Config.load(path.parent).timesteps / experiment.timesteps
+    return None

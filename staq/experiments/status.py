@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from staq.evaluation import read_rows
 from staq.experiments.plan import Planned
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -55,11 +56,12 @@ def stopped(runs: Iterable[Planned], out: Path) -> list[str]:
 
 
 def seconds_left(runs: Sequence[Planned], at_once: int) -> float:
-    """By the runs of the same variant that have been timed, or of the same environment, or by a first guess."""
+    """By the runs of the same variant that have been timed, or else by a first guess."""
     rates: dict[tuple[str, str], list[float]] = defaultdict(list)
     for run in runs:
-        if run.seconds and run.steps_done:
-            rates[run.config.env, run.variant].append(run.seconds / run.steps_done)
+        evaluated = read_rows(run.folder)
+        if evaluated:
+            rates[run.config.env, run.variant].append(evaluated[-1].seconds / evaluated[-1].timesteps)
     total = 0.0
     for run in runs:
         if run.state != "finished":

@@ -26,20 +26,20 @@ def main() -> int:
     from staq import runs, timing
 
     folder, timed = Path(sys.argv[1]), "timed" in sys.argv[2:]
-    with only_one(folder):
-        if (folder / (TIMING if timed else "model")).exists():
-            return 0
-        (folder / ERROR).unlink(missing_ok=True)
-        try:
+    try:
+        with only_one(folder):
+            if (folder / (TIMING if timed else "model")).exists():
+                return 0
+            (folder / ERROR).unlink(missing_ok=True)
             if timed:
                 found = timing.of_run(Config.load(folder))
                 replace_text(folder / TIMING, json.dumps(found, indent=1) + "\n")
                 return 0
             _, finished = runs.train(Config.load(folder), folder, command="staq experiment run", resuming=True)
-        except Exception:  # whatever it was, the other runs go on, and this one is listed
-            with contextlib.suppress(OSError):  # no room even for this
-                replace_text(folder / ERROR, traceback.format_exc())
-            return 1
+    except Exception:  # whatever it was, the other runs go on, and this one is listed
+        with contextlib.suppress(OSError):  # no room even for this
+            replace_text(folder / ERROR, traceback.format_exc())
+        return 1
     return 0 if finished else 2
 
 

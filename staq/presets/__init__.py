@@ -66,7 +66,8 @@ def defaults(algo: str = "staq") -> dict[str, Any]:
     """An algorithm's hyperparameters and their defaults."""
     if algo in FAMILY:
         return hyperparameters(FAMILY[algo])
-    return hyperparameters(rival_class(algo)) | ({"exploration_steps": None} if algo.endswith("dqn") else {})
+    in_steps = {"exploration_steps": None} if algo.endswith("dqn") else {"anneal_steps": None}
+    return hyperparameters(rival_class(algo)) | in_steps
 
 
 def check_hyperparameters(values: dict[str, Any], algo: str = "staq") -> None:

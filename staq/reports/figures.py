@@ -17,7 +17,7 @@ import numpy as np
 
 from staq.experiments.plan import Planned
 from staq.plots import COLOURS
-from staq.reports.scores import Curves, Results, can_be_normalised, normalised
+from staq.reports.scores import Curves, Finals, Results, normalised
 from staq.reports.statistics import (
     Estimate,
     interquartile_curves,
@@ -93,7 +93,7 @@ def _curve(axis: Any, curves: Curves, name: str, style: dict[str, Any]) -> None:
 
 def final_boxes(found: Results, variants: list[str], folder: Path) -> Path | None:
     """Final returns of the finished runs, each a dot, with quartiles where there are enough of them."""
-    panels = {env: {n: c.final for n, c in cells.items() if len(c.final)} for env, cells in found.items()}
+    panels = {env: {n: list(c.final.values()) for n, c in cells.items() if c.final} for env, cells in found.items()}
     panels = {env: cells for env, cells in panels.items() if cells}
     if not panels:
         return None
@@ -130,28 +130,20 @@ def aggregate(finals: dict[str, np.ndarray], variants: list[str], folder: Path) 
     return saved(figure, folder, "aggregate"), estimates
 
 
-def aggregate_curves(found: Results, variants: list[str], folder: Path) -> Path | None:
-    """Fig. 2: the interquartile mean over all environments, step by step."""
-    envs = [env for env in found if can_be_normalised(env)]
-    scores: dict[str, np.ndarray] = {}
-    for name in variants:
-        if envs and all(name in found[env] for env in envs):
-            columns = [normalised(found[env][name].returns, env) for env in envs]  # [seeds, evaluations] each
-            n = min(map(len, columns))
-            scores[name] = np.stack([column[:n] for column in columns], axis=1)
-    if not scores:
-        return None
-    steps = next(iter(next(iter(found.values())).values())).steps
+def aggregate_curves(found: Results, finals: Finals, variants: list[str], folder: Path) -> Path:
+    """Fig. 2: the interquartile mean over all environments, step by step, of the seeds that are finished in all."""
+    steps = found[finals.environments[0]][next(iter(finals.seeds))].steps
+    scores = {
+        name: np.stack([normalised(found[env][name].of_seeds(seeds), env) for env in finals.environments], axis=1)
+        for name, seeds in finals.seeds.items()
+    }  # [seeds, envs, evaluations] each
     figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
     for name, values in scores.items():
-        whole = ~np.isnan(values).any((0, 1))  # as far as all runs have come
-        if not whole.any():
-            continue
-        style, estimates = style_of(variants, name), interquartile_curves({name: values[..., whole]})[name]
-        axis.plot(steps[whole], [e.value for e in estimates], label=name, **style)
+        style, estimates = style_of(variants, name), interquartile_curves({name: values})[name]
+        axis.plot(steps, [e.value for e in estimates], label=name, **style)
         if estimates[0].low is not None:
             low, high = np.array([(e.low, e.high) for e in estimates], dtype=float).T
-            axis.fill_between(steps[whole], low, high, color=style["color"], alpha=0.15, linewidth=0)
+            axis.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
     axis.set(xlabel="environment steps", ylabel="interquartile mean of normalised return")
     axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
     axis.grid(alpha=0.3)
@@ -195,7 +187,9 @@ def entropies(runs: Sequence[Planned], variants: list[str], folder: Path) -> Pat
 
 def profiles(finals: dict[str, np.ndarray], variants: list[str], folder: Path) -> Path:
     """Share of runs that end above a score."""
-    thresholds = np.linspace(0, 1.05 * max(float(values.max()) for values in finals.values()), 60)
+    everything = np.concatenate([values.flatten() for values in finals.values()])
+    lowest, highest = float(everything.min()), float(everything.max())
+    thresholds = np.linspace(min(0.0, lowest - 0.02), max(1.0, highest + 0.02), 80)
     figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
     for name, (shares, bounds) in performance_profiles(finals, thresholds).items():
         style = style_of(variants, name)

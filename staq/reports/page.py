@@ -6,7 +6,6 @@ import base64
 import html
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,17 @@ import numpy as np
 from staq.experiments import Experiment, luck
 from staq.experiments.plan import Planned
 from staq.reports import claims, figures
-from staq.reports.scores import RANDOM, Results, normalised_finals, paper, results, timings
+from staq.reports.scores import (
+    RANDOM,
+    Finals,
+    Results,
+    mean_phases,
+    normalised_finals,
+    paper,
+    ratios,
+    results,
+    timings,
+)
 from staq.reports.statistics import mean_interval, probabilities_of_improvement
 from staq.runs import provenance
 
@@ -32,7 +41,7 @@ def write(experiment: Experiment, runs: Sequence[Planned], out: Path, progress: 
 
     :param progress: called after each part of the page
     """
-    if not any(run.state == "finished" or run.seconds for run in runs):
+    if not (timings(runs) if experiment.timed else results(runs)):
         raise ValueError(
             f"No run in {out} has been evaluated yet: staq experiment status {experiment.name} --out {out}"
         )
@@ -59,52 +68,60 @@ def _returns(experiment: Experiment, runs: Sequence[Planned], out: Path, folder:
     timesteps = max(run.config.timesteps for run in runs)
     finals = normalised_finals(found, variants)
     yield _heading(experiment, runs, timesteps)
-    marks = {"first deletion of M = 300": 1_500_000.0} if timesteps > 1_500_000 else None
+    deletes = timesteps > 1_500_000 and any("M=300" in name for name in variants)
+    marks = {"first deletion of M = 300": 1_500_000.0} if deletes else None
     yield _section("Learning curves", [figures.learning_curves(found, variants, folder, marks)], CURVES)
     boxes = figures.final_boxes(found, variants, folder)
     if boxes is not None:
         yield _section("Where runs ended", [boxes], BOXES)
-    together = figures.aggregate_curves(found, variants, folder)
-    if together is not None:
-        yield _section("All environments together, step by step", [together], TOGETHER)
-    if finals:
-        picture, estimates = figures.aggregate(finals, variants, folder)
-        rows = [[name, str(estimate), str(finals[name].shape[0])] for name, estimate in estimates.items()]
-        yield _section("All environments together", [picture], AGGREGATE)
+    if finals.scores:
+        yield _section(
+            "All environments together, step by step",
+            [figures.aggregate_curves(found, finals, variants, folder)],
+            TOGETHER,
+        )
+        picture, estimates = figures.aggregate(finals.scores, variants, folder)
+        yield _section("All environments together", [picture], AGGREGATE + _of_what(finals))
+        rows = [[name, str(estimate), str(len(finals.seeds[name]))] for name, estimate in estimates.items()]
         yield _table(["variant", "interquartile mean [95 %]", "seeds"], rows)
-        yield _improvement(finals)
-        yield _section("Performance profiles", [figures.profiles(finals, variants, folder)], PROFILES)
+        yield _improvement(finals.scores)
+        yield _section("Performance profiles", [figures.profiles(finals.scores, variants, folder)], PROFILES)
+    else:
+        yield f'<p class="note">{html.escape(NOTHING_TOGETHER)}</p>'
     counts = luck.read(out)
     if counts:
         pictures = [figures.luck(counts, folder), figures.entropies(runs, variants, folder)]
         yield _section("Exploration", [p for p in pictures if p is not None], LUCK)
     yield _finals(found, variants, timesteps)
-    yield _verdicts(claims.judged(experiment.name, found, variants, timesteps))
+    verdicts = claims.judged(experiment.name, found, timesteps, experiment.paper_timesteps)
+    yield _verdicts([*verdicts, *claims.judged_luck(counts, experiment.paper_timesteps)])
 
 
 def _timings(experiment: Experiment, runs: Sequence[Planned], out: Path, folder: Path) -> Iterator[str]:
     """The parts of a page about time."""
-    found, hours = timings(runs), paper("hours")
-    ratios = {name: mean_interval(found.total[name] / found.total[found.unit]) for name in found.total}
+    found, hours, unit = timings(runs), paper("hours"), experiment.variants[0].name
+    compared = {name: ratios(found, name, unit) for name in found}
+    estimates = {name: mean_interval(several) for name, several in compared.items() if len(several)}
     yield (
         f"<h1>{html.escape(experiment.title)}</h1><p>{html.escape(experiment.paper)} of the paper, on "
         f"{html.escape(', '.join(experiment.environments))}: {sum(run.state == 'finished' for run in runs)} of "
         f"{len(runs)} measurements are made.</p>"
     )
-    yield _section("Where the time of a step goes", [figures.phases(found.phases, folder)], PHASES)
+    yield _section("Where the time of a step goes", [figures.phases(mean_phases(found), folder)], PHASES)
     rows = [
         [
             name,
-            f"{found.total[name].mean():.2f}",
-            str(ratios[name]),
+            f"{np.mean([one['total_ms'] for one in rounds.values()]):.2f}",
+            str(estimates.get(name, "")),
+            f"{max(one['peak_gb'] for one in rounds.values()):.2f}",
             f"{hours[name]:g}",
-            f"{hours[name] / hours[found.unit]:.2f}",
+            f"{hours[name] / hours[unit]:.2f}",
         ]
-        for name in found.total
+        for name, rounds in found.items()
     ]
-    header = ["variant", "ms per step", f"over {found.unit} [95 %]", "the paper's hours", f"over {found.unit}"]
+    header = ["variant", "ms per step", f"over {unit} [95 %]", "peak GB", "the paper's hours", f"over {unit}"]
     yield _section("Beside the paper", [], HOURS) + _table(header, rows)
-    yield _verdicts(claims.judged_times(ratios, {name: hours[name] / hours[found.unit] for name in hours}))
+    yield _verdicts(claims.judged_times(estimates, {name: hours[name] / hours[unit] for name in hours}))
 
 
 def _verdicts(verdicts: list[claims.Verdict]) -> str:
@@ -137,13 +154,24 @@ LUCK = (
 PROFILES = "The share of runs whose normalised return ends above a value: the higher a curve, the better."
 
 
+def _of_what(finals: Finals) -> str:
+    """Which environments the aggregates are of, and between what their returns are scaled."""
+    scales = [f"{env} {RANDOM[env]:g} to {max(paper('table_1')[env].values()):g}" for env in finals.environments]
+    return f" Environments in which every variant has a finished run, and their scales: {'; '.join(scales)}."
+
+
+NOTHING_TOGETHER = "No environment has a finished run of every variant yet, so that nothing can be aggregated."
+
+
 def _heading(experiment: Experiment, runs: Sequence[Planned], timesteps: int) -> str:
     finished, seeds = sum(run.state == "finished" for run in runs), len({run.config.seed for run in runs})
-    share = timesteps / experiment.timesteps
+    share = timesteps / experiment.paper_timesteps
+    others = [str(run.folder) for run in runs if run.of_another_kind]
+    left_out = f" Left out, since they have another configuration: {', '.join(others)}." if others else ""
     return (
         f"<h1>{html.escape(experiment.title)}</h1><p>{html.escape(experiment.paper)} of the paper, at "
-        f"{timesteps:,} environment steps ({share:.2%} of the paper's {experiment.timesteps:,}) and {seeds} of its "
-        f"{experiment.seeds} seeds. {finished} of {len(runs)} runs are finished.</p>"
+        f"{timesteps:,} environment steps ({share:.2%} of the paper's {experiment.paper_timesteps:,}) and {seeds} of "
+        f"its {experiment.paper_seeds} seeds. {finished} of {len(runs)} runs are finished.{html.escape(left_out)}</p>"
     )
 
 
@@ -171,14 +199,15 @@ def _finals(found: Results, variants: list[str], timesteps: int) -> str:
     theirs_of, rows = paper("table_1"), []
     for env, cells in found.items():
         for name in variants:
-            if name in cells and len(cells[name].final):
+            if name in cells and cells[name].final:
+                final = np.array(list(cells[name].final.values()))
                 theirs = theirs_of.get(env, {}).get(name)
                 rows.append(
                     [
                         env,
                         name,
-                        str(mean_interval(cells[name].final)),
-                        str(len(cells[name].final)),
+                        str(mean_interval(final)),
+                        str(len(final)),
                         "" if theirs is None else f"{theirs:g}",
                         f"{RANDOM[env]:g}" if env in RANDOM else "",
                     ]
@@ -197,13 +226,15 @@ def _improvement(finals: dict[str, np.ndarray]) -> str:
 
 
 def _configurations(runs: Sequence[Planned]) -> str:
-    """One configuration per environment and variant; seeds differ in nothing else."""
-    shown, blocks = set(), []
+    """Of every environment and variant one run's, as it was stored with it; seeds differ in nothing else."""
+    shown: dict[tuple[str, str], str] = {}
     for run in runs:
-        key = (run.config.env, run.variant)
-        if key not in shown:
-            shown.add(key)
-            content = html.escape(json.dumps(asdict(run.config), indent=1))
-            blocks.append(f"<details><summary>{html.escape(' · '.join(key))}</summary><pre>{content}</pre></details>")
+        stored = run.folder / "config.json"
+        if stored.exists() and not run.of_another_kind:
+            shown.setdefault((run.config.env, run.variant), stored.read_text())
+    blocks = [
+        f"<details><summary>{html.escape(' · '.join(key))}</summary><pre>{html.escape(text)}</pre></details>"
+        for key, text in shown.items()
+    ]
     made_by = html.escape(json.dumps(provenance(), indent=1))
     return f"<h2>Configurations</h2>{''.join(blocks)}<h2>This report was made by</h2><pre>{made_by}</pre>"

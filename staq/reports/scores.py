@@ -59,10 +59,14 @@ class Curves:
     finished: list[bool]
 
     @property
-    def final(self) -> np.ndarray:
-        """The last evaluation of every finished run. [finished seeds]"""
-        last: np.ndarray = self.returns[np.array(self.finished, dtype=bool), -1]
-        return last
+    def final(self) -> dict[int, float]:
+        """The last evaluation of every finished run, by seed."""
+        rows = zip(self.seeds, self.returns, self.finished, strict=True)
+        return {seed: float(returns[-1]) for seed, returns, finished in rows if finished}
+
+    def of_seeds(self, seeds: Sequence[int]) -> np.ndarray:
+        """[seeds, evaluations]"""
+        return self.returns[[self.seeds.index(seed) for seed in seeds]]
 
 
 Results = dict[str, dict[str, Curves]]
@@ -70,10 +74,11 @@ Results = dict[str, dict[str, Curves]]
 
 
 def results(runs: Sequence[Planned], mode: str = "greedy") -> Results:
-    """What has been evaluated so far."""
+    """What has been evaluated so far, of the runs that are what was planned."""
     cells: dict[str, dict[str, list[Planned]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        cells[run.config.env][run.variant].append(run)
+        if not run.of_another_kind:
+            cells[run.config.env][run.variant].append(run)
     found: Results = {}
     for env, variants in cells.items():
         for variant, members in variants.items():
@@ -101,44 +106,59 @@ def _curves(runs: list[Planned], mode: str) -> Curves | None:
     return Curves(steps, returns, [run.config.seed for run in begun], finished)
 
 
-def normalised_finals(found: Results, variants: list[str]) -> dict[str, np.ndarray]:
-    """Per variant [seeds, envs], for the environments and seeds in which every one of them is finished."""
-    envs = [env for env in found if can_be_normalised(env)]
-    present = [name for name in variants if all(name in found[env] for env in envs)] if envs else []
-    finals: dict[str, np.ndarray] = {}
-    for name in present:
-        columns = [normalised(found[env][name].final, env) for env in envs]
-        shortest = min(map(len, columns))
-        if shortest:
-            finals[name] = np.stack([column[:shortest] for column in columns], axis=1)
-    return finals
-
-
 @dataclass(frozen=True)
-class Timings:
-    """Milliseconds per environment step, by variant."""
+class Finals:
+    """Normalised final returns of what can be compared: the same environments for all, and whole seeds."""
 
-    total: dict[str, np.ndarray]
-    """[rounds] that all variants have"""
-    phases: dict[str, dict[str, float]]
-    """Means over the rounds."""
-    unit: str
-    """The variant that the others are compared with: the first."""
+    environments: list[str]
+    """Those in which every variant has a finished run."""
+    seeds: dict[str, list[int]]
+    """By variant, those finished in all of these environments."""
+    scores: dict[str, np.ndarray]
+    """By variant, [seeds, environments]"""
+
+
+def normalised_finals(found: Results, variants: Sequence[str]) -> Finals:
+    """Of variants that have finished anything."""
+    scalable = [env for env in found if can_be_normalised(env)]
+    present = [name for name in variants if any(name in found[env] and found[env][name].final for env in scalable)]
+    common = [env for env in scalable if all(name in found[env] and found[env][name].final for name in present)]
+    seeds, scores = {}, {}
+    for name in present if common else []:
+        finals = [found[env][name].final for env in common]
+        whole = sorted(set.intersection(*map(set, finals)))
+        if whole:
+            seeds[name] = whole
+            columns = [
+                normalised(np.array([final[s] for s in whole]), env) for final, env in zip(finals, common, strict=True)
+            ]
+            scores[name] = np.stack(columns, axis=1)
+    return Finals(common, seeds, scores)
+
+
+Timings = dict[str, dict[int, dict[str, Any]]]
+"""What was measured, by variant and round."""
 
 
 def timings(runs: Sequence[Planned]) -> Timings:
     """What has been measured so far."""
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    found: Timings = defaultdict(dict)
     for run in runs:
-        if run.state == "finished":
-            found[run.variant].append(json.loads((run.folder / TIMING).read_text()))
-    rounds = min(map(len, found.values()))
-    total = {name: np.array([one["total_ms"] for one in several[:rounds]]) for name, several in found.items()}
-    phases = {name: _mean_phases(several[:rounds]) for name, several in found.items()}
-    return Timings(total, phases, unit=next(iter(total)))
+        if run.state == "finished" and not run.of_another_kind:
+            found[run.variant][run.config.seed] = json.loads((run.folder / TIMING).read_text())
+    return dict(found)
 
 
-def _mean_phases(rounds: list[dict[str, Any]]) -> dict[str, float]:
-    """All of it is one phase where it is not divided."""
-    several = [one["ms"] or {"all of it": one["total_ms"]} for one in rounds]
-    return {phase: float(np.mean([ms[phase] for ms in several])) for phase in several[0]}
+def ratios(found: Timings, name: str, unit: str) -> np.ndarray:
+    """Of a variant's time to another's, in the rounds that both have."""
+    rounds = sorted(found.get(name, {}).keys() & found.get(unit, {}).keys())
+    return np.array([found[name][r]["total_ms"] / found[unit][r]["total_ms"] for r in rounds])
+
+
+def mean_phases(found: Timings) -> dict[str, dict[str, float]]:
+    """Milliseconds of each phase, by variant; all of it is one phase where it is not divided."""
+    means = {}
+    for name, rounds in found.items():
+        several = [one["ms"] or {"all of it": one["total_ms"]} for one in rounds.values()]
+        means[name] = {phase: float(np.mean([ms[phase] for ms in several])) for phase in several[0]}
+    return means

@@ -19,7 +19,7 @@ RIVALS = ("dqn", "m-dqn", "ppo", "trpo")
 """By the names of the command line."""
 
 ANNEALED = "lin_"
-"""RL Zoo's way to write a value that falls linearly to zero over the run: lin_0.1."""
+"""RL Zoo's way to write a value that falls linearly to zero: lin_0.1. Here over ``anneal_steps``, or over the run."""
 
 
 def class_of(algo: str) -> type[BaseAlgorithm]:
@@ -39,15 +39,17 @@ def build(
 ) -> BaseAlgorithm:
     """A model from a preset's plain values.
 
-    ``exploration_steps`` says in steps what SB3 wants as a fraction of the run; CnnPolicy is StaQ's small network,
-    since SB3's own needs images of 36×36 at least.
+    ``exploration_steps`` and ``anneal_steps`` say in steps what SB3 wants as a fraction of the run; CnnPolicy is
+    StaQ's small network, since SB3's own needs images of 36×36 at least.
     """
     if algo.endswith("dqn") and not isinstance(env.action_space, spaces.Discrete):
         remedy = (
             "use --actions boundary" if isinstance(env.action_space, spaces.Box) else "staq, ppo and trpo take them"
         )
         raise ValueError(f"{algo} needs discrete actions, not {env.action_space}: {remedy}.")
-    settings = {name: _schedule(value) for name, value in hyperparameters.items()}
+    settings = dict(hyperparameters)
+    share = timesteps / (settings.pop("anneal_steps", None) or timesteps)
+    settings = {name: _schedule(value, share) for name, value in settings.items()}
     exploration_steps = settings.pop("exploration_steps", None)
     if exploration_steps is not None:
         settings["exploration_fraction"] = min(1.0, exploration_steps / timesteps)
@@ -62,7 +64,9 @@ def build(
     return model
 
 
-def _schedule(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith(ANNEALED):
-        return LinearSchedule(float(value.removeprefix(ANNEALED)), 0.0, 1.0)
-    return value
+def _schedule(value: Any, share: float) -> Any:
+    """:param share: of the steps over which a value is annealed, those of the run"""
+    if not isinstance(value, str) or not value.startswith(ANNEALED):
+        return value
+    start = float(value.removeprefix(ANNEALED))
+    return LinearSchedule(start, start * max(0.0, 1 - share), min(1.0, 1 / share))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -114,9 +115,13 @@ def resume_rival(model: BaseAlgorithm, folder: Path) -> None:
 
 def save_parameters(model: BaseAlgorithm, folder: Path) -> None:
     """What is needed to play a model whose configuration is known, as data only."""
-    folder.mkdir(parents=True, exist_ok=True)
     content = {"policy": model.policy.state_dict(), "exploration_rate": getattr(model, "exploration_rate", 0.0)}
-    write_atomically(folder / PARAMETERS, content)
+    # The folder appears with what belongs in it: that a run has a model says that it is finished.
+    partial = folder.with_name(f"{folder.name}.partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    write_atomically(partial / PARAMETERS, content)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
 
 
 def load_parameters(model: BaseAlgorithm, folder: Path) -> None:

@@ -94,3 +94,21 @@ def test_the_slurm_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     script = (tmp_path / "script").read_text()
     for line in ("--array=0-3", "--partition=long", "--time=180", "--cpus-per-task=2", "--gpus-per-node=1"):
         assert f"#SBATCH {line}" in script, line
+
+
+def test_a_job_whose_time_is_up_goes_on_as_another() -> None:
+    again = backends.Requeued().checkpoint("folder", 1, False)
+    assert isinstance(again.function, backends.Requeued)
+    assert again.args == ("folder", 1, False)
+
+
+def test_half_a_gpu_is_refused_by_slurm(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--gpus 0.5"):
+        backends.slurm([], tmp_path, None, hours=1, cpus=1, gpus=0.5)
+
+
+@pytest.mark.parametrize(("cpus", "gpus", "message"), [(9, 0, "9 CPUs, and the cluster has 4"), (1, 1, "1 GPUs")])
+def test_what_no_cluster_node_has_is_named(cpus: float, gpus: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        backends._check_that_a_run_fits({"CPU": 4.0}, cpus, gpus)
+    backends._check_that_a_run_fits({"CPU": 4.0, "GPU": 1.0}, 4, 0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,10 +17,11 @@ from typing import Any
 import pytest
 
 from staq import checkpoint, cli, experiments, timing
-from staq.evaluation import read_rows
+from staq.evaluation import Evaluation, read_rows, write_rows
 from staq.experiments import Experiment, Variant, backends, luck, status, worker
-from staq.experiments.plan import ERROR, Planned, folder_of, plan
+from staq.experiments.plan import ERROR, Planned, folder_of, plan, range_of_seeds
 from staq.presets import check_hyperparameters
+from staq.rivals import checkpoint as rival_checkpoint
 from staq.runs import Config
 
 TINY: dict[str, Any] = {
@@ -198,9 +200,8 @@ def test_a_killed_driver_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = Experiment(
-        "tiny", "t", "Fig. 0", ["CartPole-v1"], 10_000, 2, [Variant("StaQ M=1", "staq", TINY | {"memory_size": 1})]
-    )
+    variants = [Variant("StaQ M=1", "staq", TINY | {"memory_size": 1})]
+    experiment = Experiment("tiny", "t", "Fig. 0", ["CartPole-v1"], 10_000, 2, variants, 10_000, 2)
     monkeypatch.setattr(experiments, "load", lambda name: experiment)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["experiment", "run", "tiny", "--budget", "0.5", "--seeds", "1", "--dry-run"]) == 0
@@ -218,7 +219,9 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     assert "data:image/png;base64," in page
     assert "http" not in page.replace("http-equiv", "")
     assert cli.main(["experiment", "run", "tiny", "--out", "experiments/tiny"]) == 0
-    assert "0 of 1 runs to go" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "0 of 1 runs to go" in out
+    assert "budget 0.5, seeds 1, eval_episodes 1" in out, "what is not said is as it was"
 
 
 def test_a_timing_is_an_experiment(
@@ -261,6 +264,94 @@ def test_what_is_timed_is_deep_in_a_run(tmp_path: Path) -> None:
     found = timing.of_run(run.config, steps=20)
     assert set(found["ms"]) == set(timing.PHASES)
     assert found["total_ms"] == sum(found["ms"].values()) > 0
+
+
+def lay(run: Planned, last: float, seconds: float = 0.0) -> None:
+    """A finished run's folder."""
+    run.folder.mkdir(parents=True)
+    run.config.save(run.folder, "")
+    timesteps = run.config.timesteps
+    rows = [Evaluation(timesteps, mode, 1, last, 0.0, last, 1.0, seconds) for mode in ("greedy", "stochastic")]
+    write_rows(run.folder, rows)
+    (run.folder / "model").mkdir()
+
+
+def test_folders_of_several_machines_are_one_experiment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copied together, with or without what was asked for on either."""
+    monkeypatch.chdir(tmp_path)
+    out, memory = tmp_path / "experiments" / "memory", experiments.load("memory")
+    here = plan(memory, out, budget=0.001, seeds="0-1", envs=["MinAtar/Freeway-v1"], variants=["StaQ M=1"])
+    there = plan(memory, out, budget=0.001, seeds="5-5", envs=["MinAtar/Breakout-v1"], variants=["natgrad"])
+    for run in [*here, *there]:
+        lay(run, 1.0)
+    assert cli.main("experiment status memory".split()) == 0
+    table = capsys.readouterr().out
+    assert re.search(r"Freeway-v1 +StaQ M=1 +2/", table)
+    assert re.search(r"Breakout-v1 +NatGrad +1/", table)
+    run = ["experiment", "run", "memory", "--seeds", "2", "--envs", "MinAtar/Freeway-v1", "--algos", "StaQ M=1"]
+    assert cli.main(run) == 0
+    assert "0 of 2 runs to go" in capsys.readouterr().out
+    assert cli.main("experiment report memory".split()) == 0
+    page = (out / "report" / "index.html").read_text()
+    assert "MinAtar/Breakout-v1" in page
+    assert "3 of 3 runs are finished" in page
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("3", [0, 1, 2]), ("4-6", [4, 5, 6]), ("7-7", [7])])
+def test_ranges_of_seeds(text: str, seeds: list[int]) -> None:
+    assert list(range_of_seeds(text)) == seeds
+
+
+@pytest.mark.parametrize("text", ["0", "5-3", "x", "-1", "1,2"])
+def test_no_seeds_are_named(text: str) -> None:
+    with pytest.raises(ValueError, match=f"--seeds {text}"):
+        range_of_seeds(text)
+
+
+def test_the_same_environment_twice_is_one(tmp_path: Path) -> None:
+    runs = plan(experiments.load("mujoco"), tmp_path, seeds=1, envs=["Ant-v4", "Ant-v4"], variants=["factored"])
+    assert len(runs) == 1
+
+
+def test_the_time_that_is_left(tmp_path: Path) -> None:
+    """Two seconds per thousand steps where that was measured, the first guess elsewhere, side by side."""
+    runs = plan(experiments.load("memory"), tmp_path, budget=0.002, seeds=2, envs=["MinAtar/Breakout-v1"])
+    known, *others = [run for run in runs if run.variant == "StaQ M=1"]
+    lay(known, 1.0, seconds=20.0)
+    assert status.seconds_left(others, 1) == pytest.approx(10_000 * status.first_guess(others[0]))
+    assert status.seconds_left([known, *others], 1) == pytest.approx(20.0)
+    assert status.seconds_left([known, *others], 4) == pytest.approx(5.0)
+
+
+def test_a_rival_that_could_not_be_saved_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = plan(experiments.load("deep-rl"), tmp_path, 0.001, 1, ["CartPole-v1"], ["ppo"], eval_episodes=1)
+    run = replace(run, config=replace(run.config, timesteps=2048))
+    backends.prepare([run], "")
+    write = rival_checkpoint.write_atomically
+
+    def full(path: Path, content: dict[str, Any]) -> None:
+        if path.name == rival_checkpoint.PARAMETERS:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(sys, "argv", ["worker", str(run.folder)])
+    with monkeypatch.context() as disk:
+        disk.setattr(rival_checkpoint, "write_atomically", full)
+        assert worker.main() == 1
+    assert run.state == "failed"
+    assert worker.main() == 0
+    assert run.state == "finished"
+
+
+def test_a_machine_without_a_gpu_can_report_on_one_with(tmp_path: Path) -> None:
+    (run,) = plan(experiments.load("memory"), tmp_path, 0.001, 1, ["MinAtar/Freeway-v1"], ["natgrad"], device="cuda")
+    lay(run, 1.0)
+    (same,) = plan(experiments.load("memory"), tmp_path, 0.001, 1, ["MinAtar/Freeway-v1"], ["natgrad"])
+    assert not same.of_another_kind
+    (other,) = plan(experiments.load("memory"), tmp_path, 0.002, 1, ["MinAtar/Freeway-v1"], ["natgrad"])
+    assert other.of_another_kind
 
 
 def test_names_are_checked(capsys: pytest.CaptureFixture[str]) -> None:

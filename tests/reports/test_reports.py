@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from rliable import library, metrics
 
-from staq.reports import claims
+from staq import experiments
+from staq.evaluation import Evaluation, write_rows
+from staq.experiments.plan import TIMING, Planned, plan
+from staq.reports import claims, write
 from staq.reports.claims import CONFIRMED, OPEN, REFUTED
-from staq.reports.scores import RANDOM, Curves, Results, normalised, paper
+from staq.reports.scores import (
+    RANDOM,
+    Curves,
+    Results,
+    normalised,
+    normalised_finals,
+    paper,
+    ratios,
+    results,
+    timings,
+)
 from staq.reports.statistics import (
     REPETITIONS,
     Estimate,
+    interquartile_curves,
     interquartile_means,
     mean_interval,
     performance_profiles,
@@ -70,47 +91,110 @@ def test_the_scale() -> None:
     assert set(paper("table_1")) == set(RANDOM)
 
 
-@pytest.mark.parametrize(
-    ("shift", "verdict"), [(0.0, CONFIRMED), (0.5, REFUTED), (-0.5, REFUTED), (0.1, OPEN)], ids=str
-)
-def test_sameness_can_be_confirmed_refuted_and_open(shift: float, verdict: str) -> None:
-    base = RNG.normal(0.5, 0.01, (5, 3))
-    finals = {"a": base + shift, "b": base + RNG.normal(0, 0.01, (5, 3))}
-    assert claims.same("", "a", "b", deletes=True)(finals).verdict == verdict
-    assert claims.same("", "a", "b", deletes=False)(finals).verdict == OPEN
-
-
-@pytest.mark.parametrize(("shift", "verdict"), [(0.5, CONFIRMED), (-0.5, REFUTED), (0.0, OPEN)], ids=str)
-def test_an_order_can_be_confirmed_refuted_and_open(shift: float, verdict: str) -> None:
-    noise = RNG.normal(0, 0.05, (5, 3))
-    finals = {"a": 0.5 + shift + noise, "b": 0.5 - noise}
-    assert claims.above("", "a", "b")(finals).verdict == verdict
-    assert claims.above("", "a", "b")({"a": finals["a"][:2], "b": finals["b"][:2]}).verdict == OPEN
-    assert claims.above("", "a", "c")(finals).verdict == OPEN
-
-
-def ended_at(env: str, **returns: float) -> Results:
-    """Five finished seeds of each variant, that end close to a return."""
+def ended_at(env: str, returns: dict[str, float], seeds: int = 5) -> Results:
+    """Finished seeds of each variant, that end close to a return."""
 
     def curves(value: float) -> Curves:
-        return Curves(np.array([5000]), value + 0.01 * np.arange(5)[:, None], list(range(5)), [True] * 5)
+        return Curves(np.array([5000]), value + 0.01 * np.arange(seeds)[:, None], list(range(seeds)), [True] * seeds)
 
     return {env: {name: curves(value) for name, value in returns.items()}}
 
 
-def test_a_memory_that_deletes_nothing_decides_nothing() -> None:
-    names = ["StaQ M=300", "Exact PMD"]
-    found = ended_at("MinAtar/Breakout-v1", **dict.fromkeys(names, 40.0))
-    assert claims.judged("memory", found, names, timesteps=500_000)[0].verdict == OPEN
-    assert claims.judged("memory", found, names, timesteps=5_000_000)[0].verdict == CONFIRMED
+def world(ranks: dict[str, float], environments: Sequence[str]) -> Results:
+    """Every environment, with normalised returns as given."""
+    found: Results = {}
+    for env in environments:
+        best = max(paper("table_1")[env].values())
+        found |= ended_at(env, {name: RANDOM[env] + rank * (best - RANDOM[env]) for name, rank in ranks.items()})
+    return found
 
 
-def test_uniform_actions_are_judged_game_by_game() -> None:
-    names = ["StaQ M=300 ε=0.05", "StaQ M=300 ε=0"]
-    found = ended_at("MinAtar/Breakout-v1", **dict(zip(names, (40, 20), strict=True)))
-    found |= ended_at("MinAtar/Freeway-v1", **dict(zip(names, (40, 60), strict=True)))
-    verdicts = claims.judged("epsilon", found, names, timesteps=5_000_000)
-    assert [verdict.verdict for verdict in verdicts] == [CONFIRMED, OPEN], "Seaquest was not run"
+MINATAR = [env for env in RANDOM if env.startswith("MinAtar")]
+PAPERS_WORLD: dict[str, dict[str, float]] = {
+    "memory": {
+        **{"Exact PMD": 1.0, "StaQ M=300": 1.0, "StaQ M=100": 0.99, "StaQ M=50": 0.8, "StaQ M=1": 0.3, "NatGrad": 0.5},
+        **{"AC-DirectOpt": 0.6, "AC-MProj": 0.6, "AC-NoKL": 0.1},
+    },
+    "memory-small": {"Exact PMD": 1.0, "StaQ M=30": 1.0, "StaQ M=10": 0.8, "StaQ M=1": 0.3, "AC-MProj": 0.6},
+    "epsilon": {
+        f"{name} ε={e}": 1.0 if e != "0" else 0.5
+        for name in ("StaQ M=300", "Exact PMD")
+        for e in ("0", "0.01", "0.05", "0.1")
+    },
+    "natgrad-kl": {"NatGrad ε_KL=0.001": 0.9, "NatGrad ε_KL=0.01": 0.6},
+    "actor-steps": {f"{actor} m={m}": m / 5000 for actor in ("AC-DirectOpt", "AC-MProj") for m in (500, 5000)},
+}
+
+
+@pytest.mark.parametrize("experiment", PAPERS_WORLD)
+def test_claims_hold_in_the_papers_world_and_fail_in_its_opposite(experiment: str) -> None:
+    ranks = PAPERS_WORLD[experiment]
+    verdicts = claims.judged(experiment, world(ranks, MINATAR), 5_000_000, 5_000_000)
+    assert {v.verdict for v in verdicts} == {CONFIRMED}, [v for v in verdicts if v.verdict != CONFIRMED]
+    opposite = claims.judged(experiment, world({n: 1 - r for n, r in ranks.items()}, MINATAR), 5_000_000, 5_000_000)
+    orders = [claim.relation != "same" for claim in claims.CLAIMS[experiment]]
+    assert {v.verdict for v, order in zip(opposite, orders, strict=True) if order} == {REFUTED}
+
+
+def test_claims_about_deep_rl_hold_in_the_papers_own_table() -> None:
+    found: Results = {}
+    for env, returns in paper("table_1").items():
+        found |= ended_at(env, returns)
+    assert {v.verdict for v in claims.judged("deep-rl", found, 5_000_000, 5_000_000)} == {CONFIRMED}
+    staq, dqn = found["CartPole-v1"]["StaQ M=300"], found["CartPole-v1"]["DQN"]
+    found["CartPole-v1"] |= {"StaQ M=300": dqn, "DQN": staq}
+    verdicts = {v.claim: v for v in claims.judged("deep-rl", found, 5_000_000, 5_000_000)}
+    assert verdicts["StaQ reaches DQN everywhere but on MountainCar"].verdict == REFUTED
+    assert "(CartPole-v1)" in verdicts["StaQ reaches DQN everywhere but on MountainCar"].because
+
+
+def test_claims_about_mountaincar_and_mujoco() -> None:
+    rivals = {"DQN": -105.0, "M-DQN": -99.0, "PPO": -131.0, "TRPO": -191.0}
+    solved = ended_at("MountainCar-v0", rivals | {"StaQ sticky": -100.0, "StaQ softmax": -200.0})
+    assert {v.verdict for v in claims.judged("mountaincar", solved, 5_000_000, 5_000_000)} == {CONFIRMED}
+    hardly = ended_at("MountainCar-v0", rivals | {"StaQ sticky": -199.0, "StaQ softmax": -200.0})
+    assert REFUTED in {v.verdict for v in claims.judged("mountaincar", hardly, 5_000_000, 5_000_000)}
+    bodies = [ended_at(f"{body}-v4", {"factored": 3000.0, "boundary": 2000.0}) for body in ("HalfCheetah", "Walker2d")]
+    verdicts = claims.judged("mujoco", bodies[0] | bodies[1], 5_000_000, 5_000_000)
+    assert [v.verdict for v in verdicts] == [CONFIRMED, CONFIRMED, OPEN], "Ant was not run"
+
+
+@pytest.mark.parametrize(
+    ("counts", "verdict"),
+    [((5_000_000, 0, 25_000), CONFIRMED), ((50_000, 0, 250), OPEN), ((50_000, 1, 250), REFUTED)],
+)
+def test_the_claim_about_luck(counts: tuple[int, int, int], verdict: str) -> None:
+    assert [v.verdict for v in claims.judged_luck({"none": counts}, 5_000_000)] == [verdict]
+    assert claims.judged_luck({}, 5_000_000) == []
+
+
+def test_budgets_at_which_nothing_can_be_said() -> None:
+    """Early returns, and memories that have not been full for half of the run, decide nothing."""
+    found = world(PAPERS_WORLD["memory"], MINATAR)
+    assert {v.verdict for v in claims.judged("memory", found, 50_000, 5_000_000)} == {OPEN}
+    at_a_tenth = {v.claim: v.verdict for v in claims.judged("memory", found, 500_000, 5_000_000)}
+    assert at_a_tenth["M = 300 is virtually exact mirror descent"] == OPEN
+    assert at_a_tenth["performance grows with M: 50 above 1"] == CONFIRMED
+
+
+def test_sameness_is_asked_of_every_environment() -> None:
+    """What is better on one and worse on another is not the same, though it is on average."""
+    found = world({"StaQ M=300": 1.0, "Exact PMD": 1.0}, MINATAR[:2])
+    found |= {MINATAR[0]: world({"StaQ M=300": 1.5, "Exact PMD": 1.0}, MINATAR[:1])[MINATAR[0]]}
+    found |= {MINATAR[1]: world({"StaQ M=300": 0.5, "Exact PMD": 1.0}, MINATAR[1:2])[MINATAR[1]]}
+    assert claims.judged("memory", found, 5_000_000, 5_000_000)[0].verdict == REFUTED
+
+
+def test_two_seeds_decide_nothing_and_only_shared_seeds_count() -> None:
+    env = MINATAR[0]
+    found = ended_at(env, {"StaQ M=50": 40.0, "StaQ M=1": 20.0}, seeds=2)
+    (claim,) = [v for v in claims.judged("memory", found, 5_000_000, 5_000_000) if "50 above 1" in v.claim]
+    assert claim.verdict == OPEN
+    many = ended_at(env, {"StaQ M=50": 40.0, "StaQ M=1": 20.0}, seeds=6)
+    other = many[env]["StaQ M=1"]
+    many[env]["StaQ M=1"] = Curves(other.steps, other.returns, [s + 4 for s in other.seeds], other.finished)
+    (claim,) = [v for v in claims.judged("memory", many, 5_000_000, 5_000_000) if "50 above 1" in v.claim]
+    assert claim.verdict == OPEN, "seeds 4 and 5 are shared"
 
 
 @pytest.mark.parametrize(
@@ -126,5 +210,122 @@ def test_claims_about_time(ratio: Estimate, verdict: str) -> None:
     hours = paper("hours")
     ratios = {name: hours[name] / hours["StaQ M=1"] for name in hours}
     verdicts = claims.judged_times(dict.fromkeys(claims.ACTORS, ratio), ratios)
-    assert [v.verdict for v in verdicts] == [OPEN, verdict, verdict, verdict]
-    assert "(45% there)" in verdicts[1].claim
+    assert [v.verdict for v in verdicts] == [OPEN, verdict, verdict, verdict, OPEN]
+    assert "(1.45 there)" in verdicts[1].claim
+
+
+# ---------------------------------------------------------------------- from folders to arrays and pages
+
+
+def lay(run: Planned, returns: Sequence[float], finished: bool = True, late: int = 0) -> None:
+    """A run's folder as training leaves it, with an evaluation every ``eval_every`` steps."""
+    run.folder.mkdir(parents=True)
+    run.config.save(run.folder, "staq experiment run")
+    rows = []
+    for i, mean in enumerate(returns):
+        step = (i + 1) * run.config.eval_every + late
+        rows += [
+            Evaluation(step, mode, 20, mean - 100 * (mode != "greedy"), 0.0, mean, 10.0, 2.0 * step)
+            for mode in ("greedy", "stochastic")
+        ]
+    write_rows(run.folder, rows)
+    if finished:
+        (run.folder / "model").mkdir()
+
+
+def planned(tmp_path: Path, **arguments: Any) -> list[Planned]:
+    """Of two games and two memories at 20,000 steps: four evaluations."""
+    games = {"envs": ["MinAtar/Breakout-v1", "MinAtar/Freeway-v1"], "variants": ["StaQ M=1", "StaQ M=50"]}
+    return plan(experiments.load("memory"), tmp_path, **{"budget": 0.004, "seeds": 3} | games | arguments)
+
+
+def test_finals_compare_whole_seeds_in_common_environments(tmp_path: Path) -> None:
+    for i, run in enumerate(planned(tmp_path)):
+        missing = (run.variant, run.config.env, run.config.seed) == ("StaQ M=50", "MinAtar/Breakout-v1", 0)
+        lay(run, [0.0, 0.0, 0.0, 1.0 + i], finished=not missing)
+    finals = normalised_finals(results(planned(tmp_path)), ["StaQ M=1", "StaQ M=50"])
+    assert finals.environments == ["MinAtar/Breakout-v1", "MinAtar/Freeway-v1"]
+    assert finals.seeds == {"StaQ M=1": [0, 1, 2], "StaQ M=50": [1, 2]}
+    # Runs are listed seed by seed, game by game: M = 50 of seed 1 is the sixth in Breakout and the eighth in Freeway.
+    assert finals.scores["StaQ M=50"][0] == pytest.approx([(6 - 0.38) / (44 - 0.38), (8 - 0.57) / (62 - 0.57)])
+
+
+def test_an_environment_that_some_lack_is_left_out_of_aggregates(tmp_path: Path) -> None:
+    for run in planned(tmp_path):
+        if (run.variant, run.config.env) != ("StaQ M=50", "MinAtar/Freeway-v1"):
+            lay(run, [1.0, 2.0, 3.0, 4.0])
+    finals = normalised_finals(results(planned(tmp_path)), ["StaQ M=1", "StaQ M=50"])
+    assert finals.environments == ["MinAtar/Breakout-v1"]
+    assert finals.scores["StaQ M=1"].shape == (3, 1)
+
+
+def test_curves_take_greedy_rows_and_the_nearest_evaluation(tmp_path: Path) -> None:
+    first, second, *_ = planned(tmp_path, seeds=1)
+    lay(first, [1.0, 2.0, 3.0, 4.0], late=400)  # as an algorithm with other iterations
+    lay(second, [5.0, 6.0], finished=False)
+    found = results(planned(tmp_path, seeds=1))["MinAtar/Breakout-v1"]
+    assert found["StaQ M=1"].returns.tolist() == [[1.0, 2.0, 3.0, 4.0]]
+    assert found["StaQ M=1"].final == {0: 4.0}
+    assert found["StaQ M=50"].returns[0, :2].tolist() == [5.0, 6.0]
+    assert np.isnan(found["StaQ M=50"].returns[0, 2:]).all()
+    assert found["StaQ M=50"].final == {}, "it is not finished"
+
+
+def test_the_interquartile_curve_is_the_mean_of_each_step() -> None:
+    values = RNG.normal(0.5, 0.2, (4, 2, 3))
+    found = interquartile_curves({"a": values})["a"]
+    for step in range(3):
+        assert found[step].value == metrics.aggregate_iqm(values[:, :, step])
+
+
+def test_the_page_says_what_was_run_and_what_was_not(tmp_path: Path) -> None:
+    for run in planned(tmp_path):
+        lay(run, [1.0, 2.0, 3.0, 30.0 if run.variant == "StaQ M=50" else 3.5])
+    (stranger, *_) = planned(tmp_path, budget=0.008, seeds="3-3")
+    lay(stranger, [9.0] * 8)
+    runs = planned(tmp_path, seeds=4)
+    page = write(experiments.load("memory"), runs, tmp_path, progress=lambda: None).read_text()
+    assert "20,000 environment steps (0.40% of the paper's 5,000,000) and 4 of its 20 seeds" in page
+    assert f"another configuration: {html.escape(str(stranger.folder))}" in page
+    assert "30 [30, 30]" in page
+    assert "MinAtar/Breakout-v1 0.38 to 44" in page
+    assert "<td class=number>confirmed" not in page, "at this budget nothing is decided"
+    assert "20,000 steps, and it takes 500,000 at least" in page
+    assert "&quot;memory_size&quot;: 50" in page
+    names = {path.name for path in (tmp_path / "report").glob("*.svg")}
+    assert names == {
+        f"{n}.svg" for n in ("learning_curves", "final_boxes", "aggregate", "aggregate_curves", "profiles")
+    }
+
+
+def test_the_papers_numbers_stand_beside_ours(tmp_path: Path) -> None:
+    part: dict[str, Any] = {"seeds": 1, "envs": ["MinAtar/Seaquest-v1"], "variants": ["dqn"]}
+    runs = plan(experiments.load("deep-rl"), tmp_path, budget=0.004, **part)
+    lay(runs[0], [1.0, 2.0, 3.0, 4.5])
+    page = write(experiments.load("deep-rl"), runs, tmp_path, progress=lambda: None).read_text()
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", page[page.index("Final returns") :])
+    assert cells[:6] == ["MinAtar/Seaquest-v1", "DQN", "4.5", "1", "16", "0.09"]
+
+
+def test_ratios_of_time_pair_rounds_and_know_their_unit(tmp_path: Path) -> None:
+    experiment = experiments.load("runtime")
+    ms = {("StaQ M=1", 1): 10.0, ("StaQ M=1", 2): 20.0, ("StaQ M=300", 0): 1.0, ("StaQ M=300", 1): 11.0}
+    ms |= {("StaQ M=300", 2): 22.0, ("AC-NoKL", 0): 5.0}
+    for run in plan(experiment, tmp_path):
+        if (run.variant, run.config.seed) in ms:
+            lay(run, [], finished=False)
+            total = ms[run.variant, run.config.seed]
+            (run.folder / TIMING).write_text(json.dumps({"total_ms": total, "ms": {}, "peak_gb": 1.0}))
+    found = timings(plan(experiment, tmp_path))
+    assert ratios(found, "StaQ M=300", "StaQ M=1").tolist() == pytest.approx([1.1, 1.1])
+    assert ratios(found, "AC-NoKL", "StaQ M=1").size == 0
+    page = write(experiment, plan(experiment, tmp_path), tmp_path, progress=lambda: None).read_text()
+    assert "1.1 [1.1, 1.1]" in page
+    assert page.count("both were not timed in two rounds yet") == 4
+
+
+def test_nothing_to_report_is_said(tmp_path: Path) -> None:
+    runs = planned(tmp_path, seeds=1)
+    lay(runs[0], [])
+    with pytest.raises(ValueError, match="has been evaluated yet"):
+        write(experiments.load("memory"), runs, tmp_path, progress=lambda: None)
