@@ -118,7 +118,12 @@ def kind_of(config: Config) -> Kind:
     actions = config.actions or "factored"
     own = {"algo": config.algo, "policy": config.policy, "n_envs": config.n_envs, "actions": actions}
     settings = defaults(config.algo) | config.hyperparameters | own
-    return tuple(sorted((name, str(value)) for name, value in settings.items()))
+    return tuple(sorted((name, _in_words(value)) for name, value in settings.items()))
+
+
+def _in_words(value: Any) -> str:
+    """10 and 10.0 are the same setting."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def labels_of(kinds: list[dict[str, str]]) -> list[str]:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,9 @@ def test_plot_joins_seeds_and_tells_kinds_apart(run: Path, capsys: pytest.Captur
         r"CartPole-v1  StaQ M=3, learning_rate=0.0001, 2 seeds: [\d.]+ ± [\d.]+ \(95 %\) at 800 steps", out
     )
     assert re.search(r"exact PMD, 1 seed: [\d.]+ at 800 steps", out), "one seed has no interval"
+    config = Config.load(Path("run"))
+    whole = replace(config, hyperparameters=config.hyperparameters | {"reward_scale": 10}, actions="factored")
+    assert kind_of(whole) == kind_of(config), "what is said twice, or as a whole number, is no other kind"
     kinds = [kind_of(Config.load(Path(name))) for name in ("run", "seed6", "exact", "faster")]
     assert kinds[0] == kinds[1]
     assert labels_of([dict(kinds[0]), dict(kinds[2]), dict(kinds[3])]) == [
