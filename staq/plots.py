@@ -36,9 +36,10 @@ TITLES = {
 
 
 def learning_curves(runs: list[Path], out: Path, mode: str = "greedy") -> list[str]:
-    """One panel per environment, one line per kind of run: its mean and 95 % interval over seeds.
+    """One panel per environment, one line per kind of run: its mean and 95 % interval over seeds; thin lines are seeds.
 
-    A single seed has a line and no interval. Returns one line of text per kind: what it ended with.
+    A single seed has a line and no interval. Axes show the runs: the interval of two seeds may reach far beyond.
+    Returns one line of text per kind: what it ended with.
     """
     import matplotlib
 
@@ -60,11 +61,15 @@ def learning_curves(runs: list[Path], out: Path, mode: str = "greedy") -> list[s
         unused.axis("off")
     for axis, (env, kinds) in zip(axes.flat, panels.items(), strict=False):
         labels = labels_of([dict(kind) for kind in kinds])
-        styles = itertools.cycle(itertools.product(("-", "--", ":"), COLOURS))
+        styles, drawn = itertools.cycle(itertools.product(("-", "--", ":"), COLOURS)), []
         for label, seeds, (line, colour) in zip(labels, kinds.values(), styles, strict=False):
             curve = seed_curve(label, seeds)
             finals.append(f"{env}  {curve.final()}")
             _draw(axis, curve, colour, line)
+            drawn.append(curve.each)
+        lowest, highest = min(map(np.min, drawn)), max(map(np.max, drawn))
+        margin = 0.05 * (highest - lowest) or 1.0
+        axis.set_ylim(lowest - margin, highest + margin)
         axis.set(title=env, xlabel="environment steps", ylabel=f"{mode} return")
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
@@ -81,8 +86,14 @@ class Curve:
     label: str
     n_seeds: int
     steps: list[int]
-    mean: np.ndarray
+    each: np.ndarray
+    """[seeds, steps]"""
     half_width: np.ndarray | None
+
+    @property
+    def mean(self) -> np.ndarray:
+        means: np.ndarray = self.each.mean(0)
+        return means
 
     def final(self) -> str:
         interval = "" if self.half_width is None else f" ± {self.half_width[-1]:.1f} (95 %)"
@@ -99,9 +110,9 @@ def seed_curve(label: str, seeds: list[list[Evaluation]]) -> Curve:
     values = np.array([[rows[step] for step in steps] for rows in by_step])  # [seeds, steps]
     n = len(values)
     if n == 1:
-        return Curve(label, n, steps, values[0], None)
+        return Curve(label, n, steps, values, None)
     half_width = stats.t.ppf(0.975, n - 1) * values.std(0, ddof=1) / math.sqrt(n)
-    return Curve(label, n, steps, values.mean(0), half_width)
+    return Curve(label, n, steps, values, half_width)
 
 
 def _draw(axis: Any, curve: Curve, colour: str, line: str) -> None:
@@ -109,7 +120,8 @@ def _draw(axis: Any, curve: Curve, colour: str, line: str) -> None:
     axis.plot(curve.steps, curve.mean, color=colour, linestyle=line, label=label, marker=".")
     if curve.half_width is not None:
         low, high = curve.mean - curve.half_width, curve.mean + curve.half_width
-        axis.fill_between(curve.steps, low, high, color=colour, alpha=0.2, linewidth=0)
+        axis.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.plot(curve.steps, curve.each.T, color=colour, linewidth=0.7, alpha=0.6)
 
 
 def kind_of(config: Config) -> Kind:
