@@ -15,7 +15,7 @@ from staq import StaQ, presets
 from staq.algorithm import PolicyMirrorDescent
 from staq.family import FAMILY
 from staq.q_networks import ConvMlp, QEnsemble
-from staq.rivals import SmallImage
+from staq.rivals import small_image
 from staq.runs import Config, make_envs
 from staq.updates import StackUpdate
 
@@ -162,7 +162,7 @@ def dqn_ms(
     The median of samples, after one to warm up. Its critic is one network where StaQ trains two.
     """
     board = env_id.startswith("MinAtar/")
-    network = {"features_extractor_class": SmallImage, "net_arch": []} if board else {"net_arch": [256, 256]}
+    network = small_image() if board else {"net_arch": [256, 256]}
     model = DQN(
         "MlpPolicy",
         make_envs(env_id, 1),

@@ -6,9 +6,11 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import IdentityEnv
 
@@ -17,6 +19,8 @@ from staq import ACMProj, ACNoKL, Checkpoints, ExactPMD, NatGrad, StaQ, load_pol
 from staq.algorithm import PolicyMirrorDescent
 from staq.arguments import hyperparameters
 from staq.family import FAMILY
+from staq.tabular.mdp import MDP
+from staq.tabular.mirror_descent import Settings, run
 from tests.conftest import SMALL, assert_identical
 
 OWN: dict[str, dict[str, Any]] = {
@@ -83,6 +87,71 @@ def test_it_learns_a_bandit(algo: str) -> None:
     probabilities = model.action_probabilities(np.arange(3))
     assert probabilities.argmax(-1).tolist() == [0, 1, 2]
     assert probabilities.max(-1).min() > 0.8
+
+
+class Ring(gymnasium.Env[int, int]):
+    """Four states in a ring, an action is how far to go; episodes are cut after 20 steps but never end."""
+
+    REWARD = np.array([[1.0, 0.0, 0.3], [0.0, -0.5, 0.8], [0.2, 0.9, 0.0], [0.4, 0.0, -1.0]])
+    observation_space, action_space = spaces.Discrete(4), spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.state, self.steps = int(self.np_random.integers(4)), 0
+        return self.state, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        reward, self.state, self.steps = self.REWARD[self.state, action], (self.state + int(action)) % 4, self.steps + 1
+        return self.state, float(reward), False, self.steps == 20, {}
+
+    @classmethod
+    def as_mdp(cls, discount: float) -> MDP:
+        goes_to = (np.arange(4)[:, None] + np.arange(3)).ravel() % 4
+        return MDP(cls.REWARD, np.eye(4)[goes_to], discount)
+
+
+@pytest.mark.parametrize(
+    ("algo", "own", "exact"),
+    [
+        ("staq", {"memory_size": 2}, {"memory_size": 2}),
+        ("exact-pmd", {}, {}),
+        ("ac-mproj", {"actor_steps": 600}, {}),
+        ("ac-directopt", {"actor_steps": 600}, {}),
+        ("ac-nokl", {"actor_steps": 600}, {"kl_weight": 0.0}),
+    ],
+)
+def test_the_whole_loop_is_tabular_policy_iteration_where_it_can_be(
+    algo: str, own: dict[str, Any], exact: dict[str, Any]
+) -> None:
+    """A table for a network, trained to convergence, from sampled transitions: the policies of Secs. 4.2 and 5."""
+    tau, eta, gamma = 0.3, 0.6, 0.6
+    settings: dict[str, Any] = {
+        "gamma": gamma,
+        "kl_weight": eta,
+        "ent_weight_init": tau * np.log(3),
+        "ent_weight_final": tau * np.log(3),
+        "reward_scale": 1.0,
+        "epsilon": 0.5,
+        "learning_rate": 0.01,
+        "batch_size": 128,
+        "buffer_size": 1200,
+        "policy_update_interval": 600,
+        "gradient_steps": 1200,
+        "target_update_interval": 40,
+        "policy_kwargs": {"net_arch": []},
+    }
+    model = FAMILY[algo]("MlpPolicy", make_vec_env(Ring, n_envs=20, seed=0), seed=0, device="cpu", **settings, **own)
+    expected = run(Ring.as_mdp(gamma), Settings(**{"entropy_weight": tau, "kl_weight": eta} | exact), iterations=4)
+    for log_pi in expected.log_pi[1:]:
+        model.learn(600, reset_num_timesteps=False)
+        np.testing.assert_allclose(model.action_probabilities(np.arange(4)), np.exp(log_pi), atol=0.01)
+
+
+def test_actors_learn_at_the_critics_rate() -> None:
+    model = made("ac-mproj", learning_rate=lambda left: 1e-3 * (1 + left)).learn(400)
+    optimizer = model.policy.policy_update.optimizer
+    assert optimizer is not None
+    assert optimizer.param_groups[0]["lr"] == model.policy.optimizer.param_groups[0]["lr"] == 1e-3
 
 
 @pytest.mark.parametrize("algo", ["ac-nokl", "ac-mproj", "ac-directopt"])

@@ -11,9 +11,9 @@ from stable_baselines3.common.utils import LinearSchedule
 from torch import nn
 
 from staq.rivals.m_dqn import MDQN
-from staq.rivals.networks import SmallImage
+from staq.rivals.networks import SmallImage, small_image
 
-__all__ = ["MDQN", "RIVALS", "SmallImage", "build", "class_of"]
+__all__ = ["MDQN", "RIVALS", "SmallImage", "build", "class_of", "small_image"]
 
 RIVALS = ("dqn", "m-dqn", "ppo", "trpo")
 """By the names of the command line."""
@@ -54,12 +54,9 @@ def build(
     if exploration_steps is not None:
         settings["exploration_fraction"] = min(1.0, exploration_steps / timesteps)
     network: dict[str, Any] = dict(settings.pop("policy_kwargs", None) or {})
-    activation = getattr(nn, network.pop("activation_fn", "ReLU"))
+    network["activation_fn"] = getattr(nn, network.pop("activation_fn", "ReLU"))
     if policy == "CnnPolicy":
-        network |= {"features_extractor_class": SmallImage, "net_arch": []}
-        network["features_extractor_kwargs"] = {"activation_fn": activation}
-    else:
-        network["activation_fn"] = activation
+        network = small_image(network["activation_fn"]) | network
     model = class_of(algo)("MlpPolicy", env, policy_kwargs=network, seed=seed, device=device, **settings)
     return model
 

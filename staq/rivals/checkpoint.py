@@ -50,6 +50,8 @@ class RivalCheckpoints(BaseCallback):
             self.kept = [files_of(state)]
 
     def _on_step(self) -> bool:
+        if not isinstance(self.model, OffPolicyAlgorithm):  # SB3 counts episodes there only
+            self.model._episode_num += int(self.locals["dones"].sum())
         return True
 
     def _on_rollout_start(self) -> None:
@@ -107,6 +109,8 @@ def resume_rival(model: BaseAlgorithm, folder: Path) -> None:
             raise CannotRestore("their state is not plain data")
         restore(model.env, state["env"])
     except CannotRestore as reason:
+        if model.seed is not None:  # the new episodes are not to be the run's first ones
+            model.env.seed(int(np.random.SeedSequence([model.seed, model.num_timesteps]).generate_state(1)[0]))
         model._last_obs = model.env.reset()  # type: ignore[assignment]
         model._last_episode_starts = np.ones(model.n_envs, dtype=bool)
         warnings.warn(f"The environments begin new episodes, since {reason}; all else is as it was.", stacklevel=2)
@@ -156,9 +160,12 @@ def _state_of(model: BaseAlgorithm, replay: dict[str, Any], with_env: bool) -> d
 
 
 def _restore_replay(buffer: ReplayBuffer, state: dict[str, Any], folder: Path) -> None:
+    """Segment by segment, oldest first: two copies of a large replay may be too many."""
     buffer.pos, buffer.full = state["pos"], state["full"]
-    segments = [read(folder / name) for name, _ in state["segments"]]
-    size = buffer.size()
-    rows = (buffer.pos - size + np.arange(size)) % buffer.buffer_size  # oldest first
-    for part in TRANSITION:
-        getattr(buffer, part)[rows] = torch.cat([segment[part] for segment in segments])[-size:].numpy()
+    row, size = buffer.pos - sum(length for _, length in state["segments"]), buffer.size()
+    for name, length in state["segments"]:
+        segment = read(folder / name)
+        kept = np.arange(max(row, buffer.pos - size), row + length)
+        for part in TRANSITION:
+            getattr(buffer, part)[kept % buffer.buffer_size] = segment[part].numpy()[kept - row]
+        row += length

@@ -72,6 +72,7 @@ def random_state(model: BaseAlgorithm) -> dict[str, Any]:
     kind, keys, *rest = np.random.get_state()  # noqa: NPY002
     return {
         "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all(),  # empty where there is none
         "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
         "python": random.getstate(),
         "actions": model.action_space.np_random.bit_generator.state,
@@ -80,6 +81,7 @@ def random_state(model: BaseAlgorithm) -> dict[str, Any]:
 
 def set_random_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
+    torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
     kind, keys, *rest = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
     version, internal, gauss = state["python"]

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import IdentityEnv
 
 from staq.actions import Factors
+from staq.family import FAMILY
 from staq.mirror_descent import StepSize, kl_divergence, mirror_step
 from staq.q_networks import OUTPUT_BIAS, OUTPUT_WEIGHT, ConvMlp, QEnsemble
 from staq.q_stack import QStack
@@ -30,14 +33,20 @@ def linear() -> ConvMlp:
 
 
 def states_in_equal_number(architecture: ConvMlp | None = None) -> tuple[Replay, QEnsemble]:
-    """A replay in which every state occurs equally often, and two critics with random tables."""
+    """A replay in which every state occurs equally often and leads to the next, and two critics with random tables."""
     torch.manual_seed(0)
     n = 4 * N_STATES
     replay = Replay(n, SPACE, spaces.Discrete(N_ACTIONS), Factors([N_ACTIONS]), torch.Generator().manual_seed(0))
     states = np.arange(n) % N_STATES
     for state in states:
-        row = np.array([state])
-        replay.add(row, row, np.array([0]), np.array([0.0]), np.array([False]), [{}])
+        replay.add(
+            np.array([state]),
+            np.array([(state + 1) % N_STATES]),
+            np.array([0]),
+            np.array([0.0]),
+            np.array([False]),
+            [{}],
+        )
     critics = QEnsemble(architecture or linear(), 2)
     with torch.no_grad():
         critics.weights[OUTPUT_WEIGHT].normal_()
@@ -88,6 +97,48 @@ def test_the_unregularised_actor_reaches_the_softmax_of_q() -> None:
     torch.testing.assert_close(policy(update).exp(), ours, rtol=0, atol=2e-3)
 
 
+def actor_of(algo: str) -> GradientActor:
+    """The update that a class of the family is built with, its actor a random table."""
+    env = make_vec_env(lambda: IdentityEnv(dim=N_STATES), n_envs=1)
+    model = FAMILY[algo]("MlpPolicy", env, actor_steps=3000, batch_size=24, device="cpu")
+    update = model._make_update()(linear(), 2)
+    assert isinstance(update, GradientActor)
+    with torch.no_grad():
+        update.actor.weights[OUTPUT_WEIGHT].normal_()
+    return update
+
+
+@pytest.mark.parametrize("algo", ["ac-nokl", "ac-mproj", "ac-directopt"])
+def test_each_class_has_its_own_objective(algo: str) -> None:
+    """From a policy that is far from both optima, softmax(q/τ) and the mirror descent policy."""
+    replay, critics = states_in_equal_number()
+    update = converged(actor_of(algo))
+    step = STEP if algo != "ac-nokl" else StepSize(STEP.entropy_weight, 0.0)
+    expected = mirror_step(policy(update), table(critics), step)
+    update.improve(critics, replay, STEP)
+    torch.testing.assert_close(policy(update).exp(), expected.exp(), rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("algo", ["ac-nokl", "ac-mproj", "ac-directopt"])
+def test_each_class_has_its_own_gradient(algo: str) -> None:
+    """Where two objectives have one optimum, the way there still tells them apart: one step of each, by hand."""
+    _, critics = states_in_equal_number()
+    update = actor_of(algo)
+    step = update.effective(STEP)
+    log_pi = policy(update).float()
+    p, q, log_target = log_pi.exp(), table(critics).float(), mirror_step(log_pi, table(critics).float(), step)
+    if algo == "ac-mproj":
+        wanted = p - log_target.exp()
+    else:  # KL(π; target), in units of 1 or of τ + η
+        ratio = log_pi - log_target
+        wanted = p * (ratio - (p * ratio).sum(-1, keepdim=True))
+        wanted = wanted * (STEP.entropy_weight + STEP.kl_weight if algo == "ac-directopt" else 1.0)
+    logits = update.actor(torch.arange(N_STATES))[0].t().detach().requires_grad_()
+    update.loss(logits.log_softmax(-1), q, log_pi, step).backward()
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad, wanted / N_STATES, rtol=1e-4, atol=1e-6)
+
+
 def test_losses_by_hand() -> None:
     """One state, two actions: π = (¼, ¾), π_k = (½, ½), q = (1, 0), τ = η = 1, so α = β = ½."""
     log_pi, log_pi_k = torch.tensor([[0.25, 0.75]]).log(), torch.tensor([[0.5, 0.5]]).log()
@@ -128,9 +179,11 @@ def natural_gradient(max_kl: float = 1e-4, damping: float = 0.0) -> NaturalGradi
 
 
 def test_the_natural_gradient_is_q_minus_tau_xi() -> None:
-    """In every state, up to a constant: the step of Cen et al. in the space of logits."""
+    """In every state, up to a constant: the step of Cen et al. in the space of logits, from a policy with a ξ."""
     replay, critics = states_in_equal_number()
-    update = natural_gradient(max_kl=0.02)
+    update = natural_gradient(max_kl=1e-3)
+    with torch.no_grad():
+        update.actor.weights[OUTPUT_WEIGHT].normal_().mul_(2)
     for _ in range(3):
         before = update.accumulated(torch.arange(N_STATES))
         update.improve(critics, replay, STEP)
@@ -180,10 +233,13 @@ def test_the_gradient_is_that_of_the_objective() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("max_kl", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("max_kl", [1e-4, 1e-2, 0.1, 1.0])
 def test_the_line_search_never_exceeds_its_limit_and_always_gains(max_kl: float) -> None:
+    """From policies far from uniform, where a quadratic model of the divergence is several times too small."""
     replay, critics = states_in_equal_number()
     update, q = natural_gradient(max_kl), table(critics)
+    with torch.no_grad():
+        update.actor.weights[OUTPUT_WEIGHT].normal_().mul_(4)
     for _ in range(20):
         before = policy(update)
         update.improve(critics, replay, STEP)
