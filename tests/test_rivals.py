@@ -6,16 +6,19 @@ import math
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from stable_baselines3 import DQN, PPO
-from stable_baselines3.common.envs import IdentityEnv
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import FakeImageEnv, IdentityEnv
 from torch import nn
 
 from staq import presets
 from staq.cli import main
 from staq.rivals import MDQN, RIVALS, SmallImage, build
+from staq.rivals.checkpoint import TRANSITION, RivalCheckpoints, resume_rival
 from staq.rivals.m_dqn import munchausen_target
 from staq.rivals.player import Player
 from staq.runs import make_envs
@@ -75,30 +78,76 @@ def test_m_dqn_learns_and_is_an_sb3_model(tmp_path: Path) -> None:
         MDQN("MlpPolicy", IdentityEnv(dim=3), temperature=0)
 
 
-def test_presets_are_the_papers_tables() -> None:
-    """Tables 3 to 5, as SB3 receives them."""
+DQN_TABLE: dict[str, Any] = {"gamma": 0.99, "train_freq": 1, "gradient_steps": 1, "exploration_final_eps": 0.1}
+DQN_TABLE |= {"exploration_steps": 20_000}
+DQN_CLASSIC = DQN_TABLE | {"target_update_interval": 100, "learning_rate": 1e-3, "buffer_size": 50_000}
+DQN_CLASSIC |= {"batch_size": 128, "policy_kwargs": {"net_arch": [512, 512]}}
+DQN_MINATAR = DQN_TABLE | {"target_update_interval": 8000, "learning_rate": 2.5e-4, "buffer_size": 1_000_000}
+DQN_MINATAR |= {"batch_size": 32}
+WIDE_TANH = {"policy_kwargs": {"net_arch": [256, 256], "activation_fn": "Tanh"}}
+TANH = {"policy_kwargs": {"activation_fn": "Tanh"}}
+GAE = {"gamma": 0.99, "gae_lambda": 0.95}
+TABLES: dict[str, dict[str, Any]] = {
+    "dqn-classic": DQN_CLASSIC,
+    "dqn-minatar": DQN_MINATAR,
+    "m-dqn-classic": DQN_CLASSIC | {"temperature": 0.03, "scaling": 1.0, "clip": -1.0},
+    "m-dqn-minatar": DQN_MINATAR | {"temperature": 0.03, "scaling": 0.9, "clip": -1.0},
+    "ppo-classic": GAE
+    | WIDE_TANH
+    | {"n_steps": 2048, "n_epochs": 10, "vf_coef": 0.5, "ent_coef": 0.0, "batch_size": 64}
+    | {"clip_range": 0.2, "learning_rate": 3e-4},
+    "ppo-minatar": GAE
+    | TANH
+    | {"n_steps": 1024, "n_epochs": 3, "vf_coef": 1.0, "ent_coef": 0.01, "batch_size": 256}
+    | {"clip_range": "lin_0.1", "learning_rate": "lin_2.5e-4", "anneal_steps": 5_000_000},
+    "trpo-classic": GAE | WIDE_TANH | {"n_steps": 2048, "target_kl": 0.01, "learning_rate": 3e-4, "batch_size": 64},
+    "trpo-minatar": GAE | TANH | {"n_steps": 2048, "target_kl": 0.01, "learning_rate": 2.5e-4, "batch_size": 256},
+    "dqn-zoo-lunarlander": {"learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "learning_starts": 0}
+    | {"gamma": 0.99, "target_update_interval": 250, "train_freq": 4, "gradient_steps": -1}
+    | {"exploration_fraction": 0.12, "exploration_final_eps": 0.1, "policy_kwargs": {"net_arch": [256, 256]}},
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_presets_are_the_papers_tables(name: str) -> None:
+    """Tables 3 to 5, and RL Zoo's DQN, value by value: nothing more and nothing less."""
+    assert presets.load(name).hyperparameters == TABLES[name]
+
+
+def test_presets_reach_sb3() -> None:
+    """What is written in our terms: decay steps, annealing, networks."""
     dqn = _built("dqn", "CartPole-v1")
     assert isinstance(dqn, DQN)
-    assert (dqn.batch_size, dqn.buffer_size, dqn.target_update_interval) == (128, 50_000, 100)
     assert dqn.exploration_schedule(1 - 20_000 / 1_000_000) == pytest.approx(0.1)
     assert dqn.exploration_schedule(1 - 10_000 / 1_000_000) == pytest.approx(0.55)
     assert dqn.q_net.net_arch == [512, 512]
     m_dqn = _built("m-dqn", "MinAtar/Breakout-v1", buffer_size=100)
     assert isinstance(m_dqn, MDQN)
-    assert (m_dqn.temperature, m_dqn.scaling, m_dqn.clip, m_dqn.batch_size) == (0.03, 0.9, -1.0, 32)
+    assert _layers(m_dqn.q_net.features_extractor.layers) == [nn.Conv2d, nn.ReLU, nn.Flatten]
+    assert [tuple(w.shape) for w in m_dqn.q_net.q_net.parameters()] == [(128, 1024), (128,), (3, 128), (3,)]
     ppo = _built("ppo", "MinAtar/Breakout-v1")
     assert isinstance(ppo, PPO)
-    assert (ppo.n_steps, ppo.n_epochs, ppo.vf_coef, ppo.ent_coef, ppo.batch_size) == (1024, 3, 1.0, 0.01, 256)
     for progress in (1.0, 0.5, 0.0):  # of 1M steps, while the table's annealing takes 5M
         left = 1 - 0.2 * (1 - progress)
         assert ppo.clip_range(progress) == pytest.approx(0.1 * left)  # type: ignore[operator]
         assert ppo.lr_schedule(progress) == pytest.approx(2.5e-4 * left)
-    layers = ppo.policy.features_extractor.layers  # type: ignore[union-attr]
-    assert [type(layer) for layer in layers] == [nn.Conv2d, nn.Tanh, nn.Flatten, nn.Linear, nn.Tanh]
-    trpo: Any = _built("trpo", "CartPole-v1")
-    assert (trpo.target_kl, trpo.n_steps, trpo.batch_size, trpo.learning_rate) == (0.01, 2048, 64, 3e-4)
-    zoo = presets.load("dqn-zoo-lunarlander")
-    assert zoo.hyperparameters["exploration_fraction"] == 0.12
+    policy: Any = ppo.policy
+    assert _layers(policy.features_extractor.layers) == [nn.Conv2d, nn.Tanh, nn.Flatten]
+    for branch in (policy.mlp_extractor.policy_net, policy.mlp_extractor.value_net):
+        assert _layers(branch) == [nn.Linear, nn.Tanh]
+        assert branch[0].out_features == 128
+
+
+def _layers(module: Any) -> list[type]:
+    return [type(layer) for layer in module]
+
+
+def test_trpos_value_network_learns_on_a_board() -> None:
+    """sb3-contrib lets the critic train what it does not share with the actor: more than its last layer."""
+    model = _built("trpo", "MinAtar/Breakout-v1", n_steps=64, batch_size=32)
+    before = model.policy.mlp_extractor.value_net[0].weight.detach().clone()
+    model.learn(64)
+    assert not torch.equal(model.policy.mlp_extractor.value_net[0].weight, before)
 
 
 def _built(algo: str, env_id: str, **changes: Any) -> Any:
@@ -108,8 +157,8 @@ def _built(algo: str, env_id: str, **changes: Any) -> Any:
 
 
 SMALL_RIVALS: dict[str, list[str]] = {
-    "dqn": ["--buffer-size", "300", "--batch-size", "8", "--learning-starts", "20"],
-    "m-dqn": ["--buffer-size", "300", "--batch-size", "8", "--learning-starts", "20"],
+    "dqn": ["--buffer-size", "200", "--batch-size", "8", "--learning-starts", "20"],
+    "m-dqn": ["--buffer-size", "200", "--batch-size", "8", "--learning-starts", "20"],
     "ppo": ["--n-steps", "64", "--batch-size", "32", "--n-epochs", "2"],
     "trpo": ["--n-steps", "64", "--batch-size", "32"],
 }
@@ -132,8 +181,10 @@ def test_a_resumed_rival_is_the_same_run(
         assert main([*common, "--out", str(tmp_path / "parts")]) == 0
     assert "Continue with" in capsys.readouterr().out
     assert main(["train", "--resume", str(tmp_path / "parts")]) == 0
-    rows = [_without_seconds(tmp_path / name / "evaluations.csv") for name in ("whole", "parts")]
-    assert rows[0] == rows[1]
+    for file in ("evaluations.csv", "monitor.csv"):
+        rows = [_without_seconds(tmp_path / name / file) for name in ("whole", "parts")]
+        assert rows[0] == rows[1], file
+        assert len(rows[0]) > 4
     whole, parts = (read(tmp_path / name / "model" / "parameters.pt")["policy"] for name in ("whole", "parts"))
     for name, weight in whole.items():
         assert torch.equal(weight, parts[name]), name
@@ -142,6 +193,64 @@ def test_a_resumed_rival_is_the_same_run(
     assert main(["watch", str(tmp_path / "parts"), "--out", str(tmp_path / "film.gif")]) == 0
     assert main(["plot", str(tmp_path / "whole"), str(tmp_path / "parts"), "--out", str(tmp_path / "plot.png")]) == 0
     assert "2 seeds" in capsys.readouterr().out
+
+
+def test_a_replay_that_wrapped_comes_back_whole(tmp_path: Path) -> None:
+    """Every transition, and which were cut by a time limit, from segments of which the oldest is partly gone."""
+    models = []
+    for folder in (tmp_path / "written", tmp_path / "unused"):
+        env = make_vec_env(lambda: gymnasium.make("CartPole-v1", max_episode_steps=7), n_envs=2, seed=0)
+        model = DQN("MlpPolicy", env, buffer_size=60, learning_starts=10, train_freq=1, seed=0, device="cpu")
+        models.append(model.learn(130 if not models else 2, callback=RivalCheckpoints(folder, 24, lambda: False)))
+    written, resumed = (model.replay_buffer for model in models)
+    assert written is not None
+    assert resumed is not None
+    assert written.full
+    assert written.timeouts.any()
+    resume_rival(models[1], tmp_path / "written")
+    assert (resumed.pos, resumed.full) == (written.pos, written.full)
+    for part in TRANSITION:
+        np.testing.assert_array_equal(getattr(resumed, part), getattr(written, part), err_msg=part)
+
+
+def test_where_an_environment_cannot_be_restored_new_episodes_begin(tmp_path: Path) -> None:
+    """New ones: not those that the run began with."""
+    pytest.importorskip("Box2D")
+    env_id = "LunarLander-v3"
+    changes = {"buffer_size": 100, "learning_starts": 10}
+    _built("dqn", env_id, **changes).learn(40, callback=RivalCheckpoints(tmp_path, 20, lambda: False))
+    model, first = _built("dqn", env_id, **changes), _built("dqn", env_id, **changes)
+    with pytest.warns(UserWarning, match="begin new episodes"):
+        resume_rival(model, tmp_path)
+    assert not np.allclose(model._last_obs, first.env.reset())
+
+
+def test_m_dqn_asks_the_target_network_and_knows_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both q and next q are the target network's, which differs from the trained one; a cut episode has a future."""
+    env = make_vec_env(lambda: gymnasium.make("CartPole-v1", max_episode_steps=5), n_envs=1, seed=0)
+    settings: dict[str, Any] = {"learning_starts": 10, "train_freq": 1, "target_update_interval": 1000}
+    model = MDQN(
+        "MlpPolicy", env, buffer_size=100, batch_size=64, gamma=0.7, scaling=0.8, seed=0, device="cpu", **settings
+    )
+    model.learn(60)
+    assert model.replay_buffer is not None
+    assert model.replay_buffer.timeouts.any()
+    batches, seen = [], []
+    sample = model.replay_buffer.sample
+    monkeypatch.setattr(model.replay_buffer, "sample", lambda *a, **k: batches.append(sample(*a, **k)) or batches[-1])
+    monkeypatch.setattr("staq.rivals.m_dqn.munchausen_target", lambda *a: seen.append(a) or munchausen_target(*a))
+    model.train(1, batch_size=64)
+    (batch,), (found,) = batches, seen
+    rewards, terminated, actions, q, next_q, *rest = found
+    assert torch.equal(rewards, batch.rewards)
+    assert torch.equal(actions, batch.actions)
+    assert torch.equal(terminated, batch.dones)
+    assert batch.dones.sum() == 0  # within five steps no pole falls: all episodes were cut
+    with torch.no_grad():
+        assert torch.equal(q, model.q_net_target(batch.observations))
+        assert torch.equal(next_q, model.q_net_target(batch.next_observations))
+        assert not torch.allclose(q, model.q_net(batch.observations))
+    assert rest == [0.7, 0.03, 0.8, -1.0]
 
 
 def _stop_at(step: int) -> Any:
@@ -156,7 +265,8 @@ def _ignore(self: Any, value: bool) -> None:
 
 
 def _without_seconds(path: Path) -> list[str]:
-    return [line.rsplit(",", 1)[0] for line in path.read_text().splitlines()]
+    """And without the comment that a monitor begins with, which holds a time."""
+    return [line.rsplit(",", 1)[0] for line in path.read_text().splitlines() if not line.startswith("#")]
 
 
 @pytest.mark.parametrize("algo", RIVALS)
@@ -180,7 +290,19 @@ def test_small_boards_of_any_size() -> None:
     from gymnasium import spaces
 
     space = spaces.Box(0, 1, (7, 9, 2), dtype=np.uint8)
-    assert SmallImage(space)(torch.rand(3, 7, 9, 2)).shape == (3, 128)
+    assert SmallImage(space)(torch.rand(3, 7, 9, 2)).shape == (3, 16 * 5 * 7)
+
+
+def test_boards_that_sb3_turns_are_read_as_they_come() -> None:
+    """uint8 in 0..255 is an image to SB3, which puts its channels first."""
+    env = FakeImageEnv(screen_height=12, screen_width=10, n_channels=4, discrete=True)
+    model: Any = build("dqn", "CnnPolicy", env, {"buffer_size": 50, "learning_starts": 10}, 100, seed=0, device="cpu")
+    convolution = model.q_net.features_extractor.layers[0]
+    seen: list[torch.Size] = []
+    convolution.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].shape))
+    model.learn(20)
+    assert convolution.in_channels == 4
+    assert {shape[1:] for shape in seen} == {torch.Size((4, 12, 10))}
 
 
 def test_a_preset_of_another_algorithm_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
