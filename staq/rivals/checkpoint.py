@@ -160,12 +160,11 @@ def _state_of(model: BaseAlgorithm, replay: dict[str, Any], with_env: bool) -> d
 
 
 def _restore_replay(buffer: ReplayBuffer, state: dict[str, Any], folder: Path) -> None:
-    """Segment by segment, oldest first: two copies of a large replay may be too many."""
+    """Segment by segment, since two copies of a large replay may be too many; new rows replace old ones, as they did."""
     buffer.pos, buffer.full = state["pos"], state["full"]
-    row, size = buffer.pos - sum(length for _, length in state["segments"]), buffer.size()
+    start = buffer.pos - sum(length for _, length in state["segments"])
     for name, length in state["segments"]:
-        segment = read(folder / name)
-        kept = np.arange(max(row, buffer.pos - size), row + length)
+        segment, rows = read(folder / name), (start + np.arange(length)) % buffer.buffer_size
         for part in TRANSITION:
-            getattr(buffer, part)[kept % buffer.buffer_size] = segment[part].numpy()[kept - row]
-        row += length
+            getattr(buffer, part)[rows] = segment[part].numpy()
+        start += length
