@@ -160,7 +160,7 @@ def _state_of(model: BaseAlgorithm, replay: dict[str, Any], with_env: bool) -> d
 
 
 def _restore_replay(buffer: ReplayBuffer, state: dict[str, Any], folder: Path) -> None:
-    """Segment by segment, since two copies of a large replay may be too many; new rows replace old ones, as they did."""
+    """Segment by segment, since two copies may be too many; a new row replaces an old one, as it did before."""
     buffer.pos, buffer.full = state["pos"], state["full"]
     start = buffer.pos - sum(length for _, length in state["segments"])
     for name, length in state["segments"]:
