@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Protocol
 
 import torch
 from torch import nn
 
+from staq import kernels
 from staq.q_networks import ConvMlp, QEnsemble
 
 
@@ -69,10 +71,10 @@ class ClosedForm:
         inputs = next((size[0] for size in self.architecture.trunk_shapes.values()), self.architecture.hidden_size)
         n_batches = 1 if shared else len(ensemble.weights["output.bias"])
         self.rows = torch.empty(n_batches, batch_size, *positions, inputs, device=ensemble.device)
-        layers = []
+        layers: list[HiddenLayer] = []
         seen = self.rows
         for name in ensemble.architecture.trunk_shapes:
-            layers.append(HiddenLayer(ensemble, name, seen))
+            layers.append(_layer(ensemble, name, seen, self.n_pieces))
             seen = layers[-1].activation
         self.layers = layers
         self.weight, bias, self.weight_grad, self.bias_grad = _with_gradient(ensemble, "output")
@@ -83,16 +85,18 @@ class ClosedForm:
 
     @torch.no_grad()
     def forward(self, kept: torch.Tensor) -> torch.Tensor:
-        if kept.dtype == torch.bool and kept.dim() == 2:  # bits become floats on their way into the rows
-            first_input = kept.view(torch.uint8)
-        else:
-            first_input = self.architecture.prepared(kept)
-        return self.forward_prepared(first_input.view_as(self.rows))
+        if kept.dtype == torch.bool and kept.dim() == 2:  # bits become floats on their way into the rows, if they do
+            return self.forward_prepared(kept.view(torch.uint8).view_as(self.rows))
+        return self.forward_prepared(self.architecture.prepared(kept).view_as(self.rows))
 
     @torch.no_grad()
     def forward_prepared(self, rows: torch.Tensor) -> torch.Tensor:
         """The same from what the first layer multiplies. [1, B, ...], or a batch for each [E, B, ...] → [E, A, B]"""
-        self.rows.copy_(rows)
+        first = self.layers[0] if self.layers else None
+        if isinstance(first, BitConvolution):
+            first.bits = rows if rows.dtype == torch.uint8 else None
+        if not isinstance(first, BitConvolution) or first.bits is None:
+            self.rows.copy_(rows)
         for layer in self.layers:
             layer.forward()
         return torch.baddbmm(self.bias_column, self.weight, self.hidden_as_columns, out=self.outputs)
@@ -105,49 +109,113 @@ class ClosedForm:
         for i in range(len(self.layers) - 1, -1, -1):
             layer = self.layers[i]
             torch.bmm(above, weight, out=layer.error.view(*above.shape[:2], -1))
-            # A rectified output is positive where it let its input through.
-            torch.ops.aten.threshold_backward.grad_input(layer.error, layer.activation, 0, grad_input=layer.error)
-            torch.sum(layer.error, 1, out=layer.bias_grad)
-            if layer.convolves:
-                self._weight_gradient_of_patches(layer)
-            else:
-                torch.bmm(layer.seen_as_columns, layer.error, out=layer.weight_grad)
+            layer.backward()
             above, weight = layer.error, layer.weight_as_rows
-
-    def _weight_gradient_of_patches(self, layer: HiddenLayer) -> None:
-        """Σ over rows in as many pieces as a convolution has positions: one long sum would keep one core busy."""
-        pieces = layer.seen[0].view(self.n_pieces, -1, layer.seen.shape[-1]).transpose(1, 2)
-        for grad, error in zip(layer.weight_grad, layer.error, strict=True):
-            torch.sum(torch.bmm(pieces, error.view(self.n_pieces, -1, error.shape[-1])), 0, out=grad)
 
 
 class HiddenLayer:
     """One layer of E networks: weights, gradients, what it sees and what comes out, with views of them as needed."""
 
     def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor) -> None:
-        weight, bias, self.weight_grad, self.bias_grad = _with_gradient(ensemble, name)
-        self.weight = weight
-        self.bias_row = bias.unsqueeze(1)
+        self.weight, self.bias, self.weight_grad, self.bias_grad = _with_gradient(ensemble, name)
+        self.bias_row = self.bias.unsqueeze(1)
         self.weight_as_rows = self.weight.transpose(1, 2)
-        self.seen = seen.view(len(seen), -1, weight.shape[1]).expand(len(weight), -1, -1)  # [E, rows, inputs]
+        n_networks, inputs, outputs = self.weight.shape
+        self.seen = seen.view(len(seen), -1, inputs).expand(n_networks, -1, -1)  # [E, rows, inputs]
         self.seen_as_columns = self.seen.transpose(1, 2)
-        self.activation = weight.new_empty(*self.seen.shape[:2], weight.shape[-1])
+        self.activation = self.weight.new_empty(*self.seen.shape[:2], outputs)
         self.error = torch.empty_like(self.activation)
-        self.convolves = name.startswith("conv")
-        self.networks = list(zip(self.activation, bias, self.weight, strict=True))
 
     def forward(self) -> None:
-        """activation = max(0, seen · weight + bias)
-
-        Patches, which all networks share, are multiplied for one after the other, each time by all cores. A core then
-        reads the rows that it has filled; with one network per core, each would read what others have written.
-        """
-        if self.convolves:
-            for activation, bias, weight in self.networks:
-                torch.addmm(bias, self.seen[0], weight, out=activation)
-        else:
-            torch.baddbmm(self.bias_row, self.seen, self.weight, out=self.activation)
+        """activation = max(0, seen · weight + bias)"""
+        torch.baddbmm(self.bias_row, self.seen, self.weight, out=self.activation)
         self.activation.relu_()
+
+    def backward(self) -> None:
+        """Fills the gradients from ``error``, the loss's derivative by the activation, and makes it that by the sum."""
+        # A rectified output is positive where it let its input through.
+        torch.ops.aten.threshold_backward.grad_input(self.error, self.activation, 0, grad_input=self.error)
+        torch.sum(self.error, 1, out=self.bias_grad)
+        self.weight_gradient()
+
+    def weight_gradient(self) -> None:
+        torch.bmm(self.seen_as_columns, self.error, out=self.weight_grad)
+
+
+class Convolution(HiddenLayer):
+    """The first layer of networks that see boards, as a product over patches, which all of them share."""
+
+    def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, n_pieces: int) -> None:
+        super().__init__(ensemble, name, seen)
+        self.n_pieces = n_pieces
+        self.networks = list(zip(self.activation, self.bias, self.weight, strict=True))
+
+    def forward(self) -> None:
+        """Patches are multiplied for one network after the other, each time by all cores.
+
+        A core then reads the rows that it has filled; with a network each, cores would read what others wrote.
+        """
+        for activation, bias, weight in self.networks:
+            torch.addmm(bias, self.seen[0], weight, out=activation)
+        self.activation.relu_()
+
+    def weight_gradient(self) -> None:
+        """Σ over rows in as many pieces as a convolution has positions: one long sum would keep one core busy."""
+        pieces = self.seen[0].view(self.n_pieces, -1, self.seen.shape[-1]).transpose(1, 2)
+        for grad, error in zip(self.weight_grad, self.error, strict=True):
+            torch.sum(torch.bmm(pieces, error.view(self.n_pieces, -1, error.shape[-1])), 0, out=grad)
+
+
+class BitConvolution(Convolution):
+    """The same where patches are bits and there is a compiler: sums over the few that are set (``bit_patches.c``)."""
+
+    FILTERS, MAX_INPUTS = 16, 1024
+
+    @classmethod
+    def suits(cls, ensemble: QEnsemble, name: str) -> bool:
+        """Whether a layer can be one."""
+        _, inputs, filters = ensemble.weights[f"{name}.weight"].shape
+        fits = filters == cls.FILTERS and inputs <= cls.MAX_INPUTS and ensemble.device.type == "cpu"
+        bits = ensemble.architecture.observation_space.dtype == bool
+        return fits and bits and kernels.load("bit_patches") is not None
+
+    def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, n_pieces: int) -> None:
+        super().__init__(ensemble, name, seen, n_pieces)
+        self.kernel = kernels.load("bit_patches")
+        self.bits: torch.Tensor | None = None
+        """What is seen, unless it is no bits, as under VecNormalize; the size of ``rows``."""
+        self.threads = torch.get_num_threads()
+        n_networks, inputs, filters = self.weight.shape
+        self.sums = self.weight.new_empty(self.threads, n_networks, inputs + 1, filters)
+
+    def forward(self) -> None:
+        if self.bits is None:
+            super().forward()
+        else:
+            self._call("forward", self.bits, self.weight, self.bias, self.activation)
+
+    def backward(self) -> None:
+        if self.bits is None:
+            super().backward()
+            return
+        self._call("backward", self.bits, self.activation, self.error, self.sums)
+        sums = self.sums.sum(0)
+        self.weight_grad.copy_(sums[:, :-1])
+        self.bias_grad.copy_(sums[:, -1])
+
+    def _call(self, function: str, bits: torch.Tensor, *tensors: torch.Tensor) -> None:
+        n_networks, inputs, _ = self.weight.shape
+        assert bits.is_contiguous()
+        first, *others = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (bits, *tensors))
+        rows = ctypes.c_long(self.activation.shape[1])
+        getattr(self.kernel, function)(first, rows, inputs, n_networks, *others, self.threads)
+
+
+def _layer(ensemble: QEnsemble, name: str, seen: torch.Tensor, n_pieces: int) -> HiddenLayer:
+    if not name.startswith("conv"):
+        return HiddenLayer(ensemble, name, seen)
+    kind = BitConvolution if BitConvolution.suits(ensemble, name) else Convolution
+    return kind(ensemble, name, seen, n_pieces)
 
 
 def _with_gradient(ensemble: QEnsemble, layer: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

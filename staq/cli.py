@@ -262,11 +262,14 @@ def theory_plot(options: argparse.Namespace) -> None:
 
 
 def info(options: argparse.Namespace) -> None:
+    from staq import kernels
     from staq.runs import provenance
 
     for name, value in provenance().items():
         print(f"{name:20} {value}")
     print(f"{'cuda':20} {torch.cuda.is_available()}")
+    compiled = kernels.load("bit_patches") is not None
+    print(f"{'compiled kernels':20} {'yes' if compiled else 'no C compiler: MinAtar trains more slowly'}")
     for extra, module in {
         "minatar": "minatar",
         "box2d": "Box2D",

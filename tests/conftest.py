@@ -34,7 +34,7 @@ def one_thread() -> None:
 def small_model(env_id: str = "CartPole-v1", n_envs: int = 4, **arguments: Any) -> StaQ:
     """StaQ with a narrow network; wraps its buffer after three iterations and its stack after four."""
     images = env_id.startswith("MinAtar")
-    policy_kwargs = {"net_arch": [16], "conv_arch": [(4, 3, 1)]} if images else {"net_arch": [16, 16]}
+    policy_kwargs = {"net_arch": [16], "conv_arch": [(16, 3, 1)]} if images else {"net_arch": [16, 16]}
     settings = SMALL | {"policy_kwargs": policy_kwargs} | arguments
     return StaQ("CnnPolicy" if images else "MlpPolicy", make_vec_env(env_id, n_envs, seed=7), **settings)
 

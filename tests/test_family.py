@@ -36,7 +36,7 @@ SHARED = {name: value for name, value in SMALL.items() if name != "memory_size"}
 
 def made(algo: str, env_id: str = "CartPole-v1", **more: Any) -> PolicyMirrorDescent:
     images = env_id.startswith("MinAtar")
-    network = {"net_arch": [16], "conv_arch": [(4, 3, 1)]} if images else {"net_arch": [16, 16]}
+    network = {"net_arch": [16], "conv_arch": [(16, 3, 1)]} if images else {"net_arch": [16, 16]}
     settings = SHARED | OWN[algo] | {"policy_kwargs": network} | more
     return FAMILY[algo]("CnnPolicy" if images else "MlpPolicy", make_vec_env(env_id, 4, seed=7), **settings)
 

@@ -1,0 +1,59 @@
+"""Kernels in C for what PyTorch has no operator for, compiled when they are first wanted.
+
+Nothing needs them: where there is no compiler, or ``STAQ_COMPILE=0`` is set, the same is computed by PyTorch, up to
+rounding. What was compiled is kept in the user's cache and found there from then on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+FLAGS = ("-O2", "-march=native", "-fopenmp", "-shared", "-fPIC")
+"""OpenMP's threads are PyTorch's: both link to the one runtime that is already loaded."""
+TIMEOUT = 60
+
+
+@functools.cache
+def load(name: str) -> ctypes.CDLL | None:
+    """The functions of ``name``.c, or None where they cannot be had."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None or os.environ.get("STAQ_COMPILE") == "0":
+        return None
+    source = Path(__file__).with_name(f"{name}.c")
+    try:
+        library = _cache() / f"{name}-{_fingerprint(source, compiler)}.so"
+        if not library.exists():
+            _compile(source, library, compiler)
+        return ctypes.CDLL(str(library))
+    except (OSError, subprocess.SubprocessError):  # no right to write, no OpenMP, a compiler of another kind
+        return None
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "staq"
+
+
+def _fingerprint(source: Path, compiler: str) -> str:
+    """Of all that a library depends on. Machines that share a home need not share an instruction set."""
+    cpu = Path("/proc/cpuinfo")
+    flags = next((line for line in cpu.read_text().splitlines() if "flags" in line), "") if cpu.exists() else ""
+    parts = [source.read_text(), compiler, *FLAGS, platform.platform(), platform.processor(), flags]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _compile(source: Path, library: Path, compiler: str) -> None:
+    """To a file that appears when it is whole, since several runs may begin at once."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        made = Path(folder) / library.name
+        command = [compiler, *FLAGS, "-o", str(made), str(source)]
+        subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT)
+        made.replace(library)
