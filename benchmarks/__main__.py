@@ -25,6 +25,7 @@ from tqdm import tqdm
 from benchmarks.floor import gemm_rate, step_flops
 from benchmarks.growth import draw
 from benchmarks.report import ENVS, markdown, publish
+from staq import kernels
 from staq.runs import provenance
 
 FOLDER = Path(__file__).parent / "results"
@@ -117,7 +118,8 @@ def run(threads: int) -> dict[str, Any]:
             progress.update()
     peak = max(rates)
     return {
-        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": threads, **provenance()},
+        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": threads, **provenance()}
+        | {"kernels": kernels.load("bit_patches") is not None},
         "calibration": {"peak_gflops": peak / 1e9, "all_gflops": [rate / 1e9 for rate in rates]},
         "ratios": {name: ratios(env_id, rows, peak) for name, env_id in ENVS.items()},
         "rows": rows,

@@ -42,7 +42,9 @@ def markdown(results: dict[str, Any]) -> str:
     for words, key in (("one run, all threads", "one_run"), ("a run per thread, together", "one_thread_each")):
         lines.append(_line(words, [f"{results['steps_per_second'][name][key]:.0f}" for name in ENVS]))
     peak = results["calibration"]["peak_gflops"]
-    lines += ["", f"{machine['cpu']}, {machine['threads']} threads, {peak:.0f} GFLOP/s, torch {machine['torch']}."]
+    kernels = "with" if machine["kernels"] else "without"
+    rate = f"{machine['threads']} threads, {peak:.0f} GFLOP/s"
+    lines += ["", f"{machine['cpu']}, {rate}, torch {machine['torch']}, {kernels} compiled kernels."]
     return "\n".join(lines)
 
 
