@@ -208,6 +208,8 @@ def draw(studies: dict[str, list[Row]], out: Path) -> None:
         kind = "q_k − T^k q_{k−1}" if error == "bellman" else "q_k − Q^k"
         seeds = len({r.seed for r in rows})
         axis.set(title=f"{name}, ε = {kind}, {seeds} seeds", xlabel="iteration", ylabel="‖average‖ − ‖last‖")
+        if error == "value":  # from tens down to where its sign is the question
+            axis.set_yscale("symlog", linthresh=0.01)
         axis.axhline(0, color="black", linewidth=1)
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
