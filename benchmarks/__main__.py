@@ -119,7 +119,7 @@ def run(threads: int) -> dict[str, Any]:
     peak = max(rates)
     return {
         "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": threads, **provenance()}
-        | {"kernels": kernels.load("bit_patches") is not None},
+        | {"kernels": kernels.available()},
         "calibration": {"peak_gflops": peak / 1e9, "all_gflops": [rate / 1e9 for rate in rates]},
         "ratios": {name: ratios(env_id, rows, peak) for name, env_id in ENVS.items()},
         "rows": rows,

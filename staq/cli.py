@@ -268,8 +268,7 @@ def info(options: argparse.Namespace) -> None:
     for name, value in provenance().items():
         print(f"{name:20} {value}")
     print(f"{'cuda':20} {torch.cuda.is_available()}")
-    compiled = kernels.load("bit_patches") is not None
-    print(f"{'compiled kernels':20} {'yes' if compiled else 'no C compiler: MinAtar trains more slowly'}")
+    print(f"{'compiled kernels':20} {'yes' if kernels.available() else 'none, for want of a C compiler: slower'}")
     for extra, module in {
         "minatar": "minatar",
         "box2d": "Box2D",

@@ -8,6 +8,7 @@ product over the patches of its input, which on boards of 10×10 beats a convolu
 
 from __future__ import annotations
 
+import ctypes
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +19,15 @@ from gymnasium import spaces
 from stable_baselines3.common.preprocessing import get_flattened_obs_dim, preprocess_obs
 from torch import nn
 
+from staq import kernels
 from staq.actions import Factors
 
 Weights = Mapping[str, torch.Tensor]
 ConvArch = Sequence[tuple[int, int, int]]
 """One (filters, kernel size, stride) per convolution, without padding."""
+
+Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Weights, biases, inputs → outputs, of N networks."""
 
 OUTPUT_WEIGHT, OUTPUT_BIAS = "output.weight", "output.bias"
 
@@ -62,6 +67,10 @@ class Architecture(ABC):
     @abstractmethod
     def hidden(self, weights: Weights, prepared: Any) -> torch.Tensor:
         """What the output layers of N networks see of B prepared observations. → [N, B, hidden_size]"""
+
+    def hidden_of_many(self, weights: Weights, prepared: Any) -> torch.Tensor:
+        """The same for networks that nobody differentiates, by whatever is fastest."""
+        return self.hidden(weights, prepared)
 
     def initial_weights(self) -> dict[str, torch.Tensor]:
         """One network. Its output layer is zero, so that q = 0 and the first policy is uniform (Sec. 4.1)."""
@@ -106,7 +115,8 @@ class ConvMlp(Architecture):
         self.net_arch = [int(width) for width in net_arch]
         self.activation = activation_fn()
         # In place: nobody needs what a layer had before it was rectified.
-        self._activated = torch.relu_ if type(self.activation) is nn.ReLU else self.activation
+        self._rectifies = type(self.activation) is nn.ReLU
+        self._activated = torch.relu_ if self._rectifies else self.activation
         self.channels_last = channels_last
         features = get_flattened_obs_dim(observation_space)
         self.trunk_shapes: dict[str, tuple[int, int]] = {}  # (inputs, outputs)
@@ -174,18 +184,24 @@ class ConvMlp(Architecture):
         return patches(x if self.channels_last else x.permute(0, 1, 3, 4, 2), *self.conv_arch[0][1:])
 
     def hidden(self, weights: Weights, prepared: torch.Tensor | Distinct) -> torch.Tensor:
+        return self._hidden(weights, prepared, lambda *layer: self._activated(affine(*layer)))
+
+    def hidden_of_many(self, weights: Weights, prepared: torch.Tensor | Distinct) -> torch.Tensor:
+        return self._hidden(weights, prepared, rectified) if self._rectifies else self.hidden(weights, prepared)
+
+    def _hidden(self, weights: Weights, prepared: torch.Tensor | Distinct, layer: Layer) -> torch.Tensor:
         x = prepared.rows if isinstance(prepared, Distinct) else prepared
         for i in range(len(self.conv_arch)):
             if i > 0:
                 x = patches(x, *self.conv_arch[i][1:])
             size: tuple[int, ...] = x.shape[1:-1]  # (B, H', W')
-            x = self._activated(affine(weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"], x.flatten(1, -2)))
+            x = layer(weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"], x.flatten(1, -2))
             if i == 0 and isinstance(prepared, Distinct):
                 x, size = x.index_select(1, prepared.places), prepared.size
             x = x.unflatten(1, size)  # [N, B, H', W', filters]
         x = x.flatten(2)
         for i in range(len(self.net_arch)):
-            x = self._activated(affine(weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"], x))
+            x = layer(weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"], x)
         # Without a hidden layer all N networks see the input itself.
         return x.expand(len(weights[OUTPUT_BIAS]), -1, -1)
 
@@ -289,6 +305,22 @@ class QEnsemble(nn.Module):
 def affine(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """x W + b for N networks, whose input is their own or shared. [N, I, O], [N, O], [N or 1, B, I] → [N, B, O]"""
     return torch.baddbmm(bias.unsqueeze(1), x.expand(len(weight), -1, -1), weight)
+
+
+def rectified(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """max(0, x W + b), by a kernel where there is one (``staq/kernels/dense.c``)."""
+    n_networks, inputs, outputs = weight.shape
+    fits = outputs % 32 == 0 and all(
+        t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for t in (weight, bias, x)
+    )
+    kernel = kernels.load("dense") if fits else None
+    if kernel is None:
+        return affine(weight, bias, x).relu_()
+    y = weight.new_empty(n_networks, x.shape[1], outputs)
+    sizes = map(ctypes.c_long, (n_networks, x.shape[1], inputs, outputs))
+    pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (weight, bias, y))
+    kernel.rectified(ctypes.c_void_p(x.data_ptr()), len(x) == 1, *sizes, *pointers, torch.get_num_threads())
+    return y
 
 
 def output(weight: torch.Tensor, bias: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:

@@ -104,7 +104,7 @@ class QStack(nn.Module):
         total = self._folded_bias.repeat(len(obs), 1)  # [B, A]
         prepared = self.architecture.prepared_for_many(self.architecture.kept(obs))
         for filled, output in self._folded:
-            hidden = self.architecture.hidden(filled, prepared)  # [N, B, H]
+            hidden = self.architecture.hidden_of_many(filled, prepared)  # [N, B, H]
             total += (output @ hidden.transpose(1, 2)).sum(0).t()
         return total
 

@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 from staq import kernels
 from staq.backpropagation import BitConvolution, ClosedForm, Convolution
-from staq.q_networks import OUTPUT_WEIGHT, ConvMlp, QEnsemble
+from staq.q_networks import OUTPUT_WEIGHT, ConvMlp, QEnsemble, affine, rectified
+from staq.q_stack import QStack
 
 BATCH = 24
 
@@ -91,6 +92,48 @@ def test_boards_that_were_normalised_are_multiplied(compiler: None) -> None:
     for boards in (bits, bits.float() - 0.3, ~bits):
         expected = ensemble(boards).detach()
         torch.testing.assert_close(closed.forward(ensemble.architecture.kept(boards)), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5, 10, 17, 50, 256])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 32), (4, 96), (54, 32), (130, 128)])
+def test_a_layer_of_many_networks_is_the_product(rows: int, inputs: int, outputs: int, compiler: None) -> None:
+    """For an input each and for one that they share; and for as many threads as there are networks, or fewer."""
+    torch.manual_seed(0)
+    weight, bias = torch.randn(3, inputs, outputs), torch.randn(3, outputs)
+    for n_inputs, threads in ((1, 1), (3, 2), (3, 4)):
+        torch.set_num_threads(threads)
+        x = torch.randn(n_inputs, rows, inputs)
+        torch.testing.assert_close(rectified(weight, bias, x), affine(weight, bias, x).relu(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_hides_nothing_and_refuses_nothing(compiler: None) -> None:
+    """Not what is no number; not widths, types and orders that the kernel does not know."""
+    weight, bias, x = torch.randn(3, 8, 64), torch.randn(3, 64), torch.randn(1, 7, 8)
+    weight[1, 0, 5] = torch.nan
+    found = rectified(weight, bias, x)
+    assert found[1, :, 5].isnan().all()
+    assert found.isnan().sum() == 7
+    weight[1, 0, 5] = 1.0
+    for other in (
+        (weight[..., :40].contiguous(), bias[:, :40].contiguous(), x),
+        (weight.double(), bias.double(), x.double()),
+        (weight.mT.contiguous().mT, bias, x),
+        (weight, bias, x.mT.contiguous().mT),
+    ):
+        torch.testing.assert_close(rectified(*other), affine(*other).relu())
+
+
+def test_the_stack_is_the_same_policy_without_it(compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = spaces.Box(0, 1, (10, 10, 4), dtype=bool)  # type: ignore[arg-type]
+    stack = QStack(ConvMlp(space, 3, net_arch=[32], conv_arch=[(16, 3, 1)]), 2, memory_size=25)
+    torch.manual_seed(0)
+    for _ in range(30):
+        stack.push({name: torch.randn(2, *shape) for name, shape in stack.shapes.items()}, beta=0.9)
+    boards = torch.rand(BATCH, 10, 10, 4) > 0.8
+    ours = stack.accumulated(boards)
+    kernels.load.cache_clear()
+    monkeypatch.setenv("STAQ_COMPILE", "0")
+    torch.testing.assert_close(ours, stack.accumulated(boards), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("other", [(8, 3, 1), (16, 9, 1)])

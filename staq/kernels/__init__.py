@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-FLAGS = ("-O2", "-march=native", "-fopenmp", "-shared", "-fPIC")
+FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 """OpenMP's threads are PyTorch's: both link to the one runtime that is already loaded."""
 TIMEOUT = 60
 
@@ -35,6 +35,11 @@ def load(name: str) -> ctypes.CDLL | None:
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError):  # no right to write, no OpenMP, a compiler of another kind
         return None
+
+
+def available() -> bool:
+    """Whether all kernels can be had here."""
+    return all(load(source.stem) is not None for source in Path(__file__).parent.glob("*.c"))
 
 
 def _cache() -> Path:
