@@ -16,6 +16,10 @@ Report = Callable[[], None]
 """Called now and then, to show progress."""
 PATIENCE = 5.0
 """Seconds between two looks at runs that are elsewhere."""
+JOB = "job.txt"
+"""In a run's folder: the SLURM job that was last submitted for it."""
+UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED")
+"""Of SLURM's states those from which a job still comes to its end by itself."""
 
 
 def prepare(runs: Sequence[Planned], command: str) -> list[Planned]:
@@ -130,6 +134,8 @@ def slurm(
 ) -> list[Any]:
     """One job array, submitted and left to itself. → the jobs
 
+    A run whose job is still in the queue is not submitted again.
+
     :param cluster: "slurm", or submitit's "local" and "debug" for a machine without it
     """
     try:
@@ -145,11 +151,21 @@ def slurm(
     executor.update_parameters(timeout_min=round(60 * hours), cpus_per_task=cpus, gpus_per_node=int(gpus), name="staq")
     if partition is not None:
         executor.update_parameters(slurm_partition=partition)
-    return list(
-        executor.map_array(
-            Requeued(),
-            [str(run.folder.resolve()) for run in runs],
-            [run.config.threads for run in runs],
-            [run.timed for run in runs],
-        )
+    # All of them first, then their states: submitit asks SLURM once for all that it knows of.
+    earlier = {
+        run.folder: submitit.SlurmJob[int](folder / "slurm", (run.folder / JOB).read_text())
+        for run in runs
+        if (run.folder / JOB).exists()
+    }
+    runs = [run for run in runs if run.folder not in earlier or earlier[run.folder].state not in UNDER_WAY]
+    if not runs:
+        return []
+    jobs = executor.map_array(
+        Requeued(),
+        [str(run.folder.resolve()) for run in runs],
+        [run.config.threads for run in runs],
+        [run.timed for run in runs],
     )
+    for run, job in zip(runs, jobs, strict=True):
+        (run.folder / JOB).write_text(job.job_id)
+    return list(jobs)

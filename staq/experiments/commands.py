@@ -124,7 +124,11 @@ def experiment_run(options: argparse.Namespace) -> None:
                 tqdm.write(problem)
         else:
             jobs = backends.slurm(left, out, options.partition, options.hours, options.cpus, options.gpus)
-            print(f"Submitted as job {jobs[0].job_id.split('_')[0]}: staq experiment status {options.name} --out {out}")
+            if len(jobs) < len(left):
+                tqdm.write(f"{len(left) - len(jobs)} runs wait in SLURM's queue already.")
+            if jobs:
+                tqdm.write(f"{len(jobs)} runs submitted as job {jobs[0].job_id.split('_')[0]}.")
+            tqdm.write(f"staq experiment status {options.name} --out {out}")
             return
         report()
     for line in [*status.table(runs), *status.failures(runs), *status.stopped(runs, out)]:

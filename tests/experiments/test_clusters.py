@@ -80,20 +80,45 @@ def test_submitits_local_executor_gives_the_same_rows(tmp_path: Path) -> None:
     assert rows_of(runs) == rows_of(expected)
 
 
-def test_the_slurm_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With commands of SLURM's names in its place: one array, the limits asked for, the worker's pickled calls."""
+@pytest.fixture
+def a_slurm_of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands of SLURM's names: sbatch keeps the script as job 77, sacct prints what a test puts into ``states``."""
     commands = tmp_path / "bin"
     commands.mkdir()
-    for name, text in (("srun", "exit 0"), ("sbatch", "cp $1 " + str(tmp_path / "script") + "; echo job 77")):
+    sbatch = f"cp $1 {tmp_path}/script; echo job 77"
+    for name, text in (("srun", "exit 0"), ("sbatch", sbatch), ("sacct", f"cat {tmp_path}/states")):
         (commands / name).write_text(f"#!/bin/sh\n{text}\n")
         (commands / name).chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-    runs = tiny(tmp_path / "runs")
-    jobs = backends.slurm(backends.prepare(runs, ""), tmp_path, "long", hours=3, cpus=2, gpus=1)
+    return tmp_path
+
+
+def test_the_slurm_script(a_slurm_of_scripts: Path) -> None:
+    """One array, the limits asked for, the worker's pickled calls."""
+    runs = tiny(a_slurm_of_scripts / "runs")
+    jobs = backends.slurm(backends.prepare(runs, ""), a_slurm_of_scripts, "long", hours=3, cpus=2, gpus=1)
     assert [job.job_id for job in jobs] == ["77_0", "77_1", "77_2", "77_3"]
-    script = (tmp_path / "script").read_text()
+    script = (a_slurm_of_scripts / "script").read_text()
     for line in ("--array=0-3", "--partition=long", "--time=180", "--cpus-per-task=2", "--gpus-per-node=1"):
         assert f"#SBATCH {line}" in script, line
+
+
+def test_what_waits_in_slurms_queue_is_not_submitted_again(a_slurm_of_scripts: Path) -> None:
+    def submit() -> int:
+        submitit.SlurmJob.watcher.clear()
+        return len(backends.slurm(runs, a_slurm_of_scripts, None, hours=1, cpus=1, gpus=0))
+
+    runs = backends.prepare(tiny(a_slurm_of_scripts / "runs"), "")
+    states = a_slurm_of_scripts / "states"
+    assert submit() == 4
+    states.write_text("JobID|State|NodeList\n77_0|RUNNING|a\n77_1|TIMEOUT|a\n77_[2-3]|PENDING|\n")
+    assert submit() == 1
+    assert "--array" not in (a_slurm_of_scripts / "script").read_text()
+    (runs[1].folder / backends.JOB).write_text("77_1")
+    states.write_text("JobID|State|NodeList\n77_[0-3]|PENDING|\n")
+    assert submit() == 0
+    states.write_text("")  # a SLURM that keeps no accounts
+    assert submit() == 4
 
 
 def test_a_job_whose_time_is_up_goes_on_as_another() -> None:
