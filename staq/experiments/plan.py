@@ -20,6 +20,8 @@ from staq.whole_files import replace_text
 State = Literal["planned", "begun", "finished", "failed"]
 ERROR = "error.txt"
 TIMING = "timing.json"
+FINISHED = "finished.txt"
+"""Written last, so that a run's configuration, rows and this tell all: weights need not be copied with them."""
 REQUEST = "experiment.json"
 EVALUATIONS = 50
 """About so many of a run, at any budget that leaves as many iterations."""
@@ -47,7 +49,7 @@ class Planned:
     @property
     def state(self) -> State:
         """By what lies in its folder: any machine can tell, and copying folders merges results."""
-        if (self.folder / (TIMING if self.timed else "model")).exists():
+        if (self.folder / (TIMING if self.timed else FINISHED)).exists():
             return "finished"
         if (self.folder / ERROR).exists():
             return "failed"

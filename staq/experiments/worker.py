@@ -15,9 +15,10 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
-from staq.experiments.plan import ERROR, TIMING
+from staq.experiments.plan import ERROR, FINISHED, TIMING
 from staq.runs import Config
 from staq.whole_files import replace_text
 
@@ -28,7 +29,7 @@ def main() -> int:
     folder, timed = Path(sys.argv[1]), "timed" in sys.argv[2:]
     try:
         with only_one(folder):
-            if (folder / (TIMING if timed else "model")).exists():
+            if (folder / (TIMING if timed else FINISHED)).exists():
                 return 0
             (folder / ERROR).unlink(missing_ok=True)
             if timed:
@@ -36,6 +37,8 @@ def main() -> int:
                 replace_text(folder / TIMING, json.dumps(found, indent=1) + "\n")
                 return 0
             _, finished = runs.train(Config.load(folder), folder, command="staq experiment run", resuming=True)
+            if finished:
+                replace_text(folder / FINISHED, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC\n")
     except Exception:  # whatever it was, the other runs go on, and this one is listed
         with contextlib.suppress(OSError):  # no room even for this
             replace_text(folder / ERROR, traceback.format_exc())

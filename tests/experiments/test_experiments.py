@@ -19,7 +19,7 @@ import pytest
 from staq import checkpoint, cli, experiments, timing
 from staq.evaluation import Evaluation, read_rows, write_rows
 from staq.experiments import Experiment, Variant, backends, luck, status, worker
-from staq.experiments.plan import ERROR, Planned, folder_of, plan, range_of_seeds
+from staq.experiments.plan import ERROR, FINISHED, Planned, folder_of, plan, range_of_seeds
 from staq.presets import check_hyperparameters
 from staq.rivals import checkpoint as rival_checkpoint
 from staq.runs import Config
@@ -122,6 +122,20 @@ def test_runs_are_finished_once_and_states_are_told_by_files(tmp_path: Path) -> 
     assert len(table) == 3
     assert "2/2" in table[1]
     assert "100%" in table[1]
+
+
+@pytest.mark.parametrize("algo", ["staq", "ppo"])
+def test_a_run_killed_just_before_its_end_ends(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = plan(experiments.load("deep-rl"), tmp_path, 0.001, 1, ["CartPole-v1"], [algo], eval_episodes=1)
+    backends.prepare([run], "")
+    monkeypatch.setattr(sys, "argv", ["worker", str(run.folder)])
+    assert worker.main() == 0
+    rows = rows_of([run])
+    (run.folder / FINISHED).unlink()
+    assert run.state == "begun"
+    assert worker.main() == 0
+    assert run.state == "finished"
+    assert rows_of([run]) == rows
 
 
 def test_another_configuration_in_the_same_folder_is_refused(tmp_path: Path) -> None:
@@ -273,7 +287,7 @@ def lay(run: Planned, last: float, seconds: float = 0.0) -> None:
     timesteps = run.config.timesteps
     rows = [Evaluation(timesteps, mode, 1, last, 0.0, last, 1.0, seconds) for mode in ("greedy", "stochastic")]
     write_rows(run.folder, rows)
-    (run.folder / "model").mkdir()
+    (run.folder / FINISHED).touch()
 
 
 def test_folders_of_several_machines_are_one_experiment(

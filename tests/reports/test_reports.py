@@ -15,7 +15,7 @@ from rliable import library, metrics
 
 from staq import experiments
 from staq.evaluation import Evaluation, write_rows
-from staq.experiments.plan import TIMING, Planned, plan
+from staq.experiments.plan import FINISHED, TIMING, Planned, plan
 from staq.reports import claims, write
 from staq.reports.claims import CONFIRMED, OPEN, REFUTED
 from staq.reports.scores import (
@@ -230,7 +230,7 @@ def lay(run: Planned, returns: Sequence[float], finished: bool = True, late: int
         ]
     write_rows(run.folder, rows)
     if finished:
-        (run.folder / "model").mkdir()
+        (run.folder / FINISHED).touch()
 
 
 def planned(tmp_path: Path, **arguments: Any) -> list[Planned]:
