@@ -89,7 +89,12 @@ def experiment_run(options: argparse.Namespace) -> None:
     at_once = processes if options.backend == "local" else 1
     left = [run for run in runs if run.state != "finished"]
     steps = sum(run.config.timesteps - run.steps_done for run in left)
-    time_left = status.in_words(status.seconds_left(runs, at_once))
+    experiment = experiments.load(options.name)
+    longest = max(run.config.timesteps for run in runs)
+    seconds = status.seconds_left(runs, at_once)
+    if experiment.sticky_rates:
+        seconds += luck.seconds_left(experiment.sticky_rates, longest, out)
+    time_left = status.in_words(seconds)
     print(
         f"{options.name}: {len(left)} of {len(runs)} runs to go, {steps:,} environment steps, about {time_left}"
         f"{'' if options.backend == 'local' else ' of one process'} → {out}"
@@ -112,10 +117,8 @@ def experiment_run(options: argparse.Namespace) -> None:
 
         report()
         bar.initial = bar.n
-        experiment = experiments.load(options.name)
         if experiment.sticky_rates:
-            steps = max(run.config.timesteps for run in runs)
-            luck.count(experiment.environments[0], experiment.sticky_rates, steps, out, bar.set_description)
+            luck.count(experiment.environments[0], experiment.sticky_rates, longest, out, bar.set_description)
             bar.set_description(options.name)
         if options.backend == "local":
             backends.local(left, processes, report)

@@ -17,6 +17,8 @@ from staq.whole_files import replace_text
 
 N_ENVS = 50
 FILE = "luck.csv"
+SECONDS_PER_STEP = 2e-5
+"""Of MountainCar on one thread, as measured: only for the estimate of an experiment's time."""
 
 
 def episodes_that_reach_the_goal(env_id: str, rate: float | None, steps: int, seed: int) -> tuple[int, int]:
@@ -47,16 +49,25 @@ def count(env_id: str, rates: Sequence[float], steps: int, folder: Path, report:
     """One row per rate, written when it is known: a rerun goes on with the next."""
     path = folder / FILE
     known = read(folder)
-    for rate in (None, *rates):
-        label = "none" if rate is None else f"{rate:g}"
-        if label in known:
-            continue
+    for label, rate in _uncounted(rates, folder).items():
         report(f"uniform, λ = {label}")
         reached, ended = episodes_that_reach_the_goal(env_id, rate, steps, seed=0)
         known[label] = (steps, reached, ended)
         lines = ["rate,steps,reached,episodes", *(",".join(map(str, (name, *row))) for name, row in known.items())]
         replace_text(path, "\n".join(lines) + "\n")
     return path
+
+
+def seconds_left(rates: Sequence[float], steps: int, folder: Path) -> float:
+    """About how long ``count`` will take."""
+    return SECONDS_PER_STEP * steps * len(_uncounted(rates, folder))
+
+
+def _uncounted(rates: Sequence[float], folder: Path) -> dict[str, float | None]:
+    """Rates without a row yet, by their label there; None does not hold any action."""
+    labels = {"none": None, **{f"{rate:g}": rate for rate in rates}}
+    known = read(folder)
+    return {label: rate for label, rate in labels.items() if label not in known}
 
 
 def read(folder: Path) -> dict[str, tuple[int, int, int]]:

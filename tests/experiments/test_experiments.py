@@ -384,11 +384,13 @@ def test_times_in_words() -> None:
 def test_luck_grows_with_held_actions_and_is_counted_once(tmp_path: Path) -> None:
     """A uniform policy hardly ever leaves MountainCar's valley in 200 steps; one that holds its actions does."""
     said: list[str] = []
+    assert luck.seconds_left([20], 20_000, tmp_path) == 2 * luck.seconds_left([], 20_000, tmp_path) > 0
     luck.count("MountainCar-v0", [20], 20_000, tmp_path, said.append)
     counts = luck.read(tmp_path)
     assert list(counts) == ["none", "20"]
     assert counts["none"][1] == 0
     assert counts["20"][1] > 0
     assert counts["20"][2] >= 100
+    assert luck.seconds_left([20], 20_000, tmp_path) == 0
     luck.count("MountainCar-v0", [20], 20_000, tmp_path, said.append)
     assert len(said) == 2
