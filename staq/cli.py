@@ -107,6 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     command.add_argument("--out", type=Path, default=Path("learning_curves.png"))
     command.add_argument("--mode", choices=["greedy", "stochastic"], default="greedy")
+    command.add_argument("--apart", action="store_true", help="a panel for each kind of run, not for each environment")
 
     add_experiment_commands(commands)
 
@@ -193,7 +194,7 @@ def watch(options: argparse.Namespace) -> None:
 def plot(options: argparse.Namespace) -> None:
     from staq.plots import learning_curves
 
-    for line in learning_curves(options.runs, options.out, options.mode):
+    for line in learning_curves(options.runs, options.out, options.mode, options.apart):
         print(line)
     print(options.out)
 

@@ -35,48 +35,55 @@ TITLES = {
 }
 
 
-def learning_curves(runs: list[Path], out: Path, mode: str = "greedy") -> list[str]:
+def learning_curves(runs: list[Path], out: Path, mode: str = "greedy", apart: bool = False) -> list[str]:
     """One panel per environment, one line per kind of run: its mean and 95 % interval over seeds; thin lines are seeds.
 
     A single seed has a line and no interval. Axes show the runs: the interval of two seeds may reach far beyond.
     Returns one line of text per kind: what it ended with.
+
+    :param apart: a panel per kind of run instead, on the same axes, for more of them than one panel can hold
     """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    panels: dict[str, dict[Kind, list[list[Evaluation]]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[Kind, list[list[Evaluation]]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         config = Config.load(run)
         rows = [row for row in read_rows(run) if row.mode == mode]
         if not rows:
             raise ValueError(f"{run} has no {mode} evaluation yet: it writes one every {config.eval_every} steps.")
-        panels[config.env][kind_of(config)].append(rows)
-    columns = min(len(panels), 3)
+        found[config.env][kind_of(config)].append(rows)
+    panels: list[tuple[str, list[Curve], list[Curve]]] = []  # environment, curves in the panel, curves it is scaled for
+    for env, kinds in found.items():
+        labels = labels_of([dict(kind) for kind in kinds])
+        curves = [seed_curve(label, seeds) for label, seeds in zip(labels, kinds.values(), strict=True)]
+        panels += [(env, [curve], curves) for curve in curves] if apart else [(env, curves, curves)]
+    columns = min(len(panels), 4 if apart else 3)
     lines = math.ceil(len(panels) / columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(5 * columns, 3.6 * lines), squeeze=False, layout="constrained")
-    finals = []
+    size = (3.4 * columns, 2.8 * lines) if apart else (5 * columns, 3.6 * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
     for unused in axes.flat[len(panels) :]:
         unused.axis("off")
-    for axis, (env, kinds) in zip(axes.flat, panels.items(), strict=False):
-        labels = labels_of([dict(kind) for kind in kinds])
-        styles, drawn = itertools.cycle(itertools.product(("-", "--", ":"), COLOURS)), []
-        for label, seeds, (line, colour) in zip(labels, kinds.values(), styles, strict=False):
-            curve = seed_curve(label, seeds)
-            finals.append(f"{env}  {curve.final()}")
+    for axis, (env, curves, scale) in zip(axes.flat, panels, strict=False):
+        styles = itertools.cycle(itertools.product(("-", "--", ":"), COLOURS))
+        for curve, (line, colour) in zip(curves, styles, strict=False):
             _draw(axis, curve, colour, line)
-            drawn.append(curve.each)
-        lowest, highest = min(map(np.min, drawn)), max(map(np.max, drawn))
+        lowest, highest = min(curve.each.min() for curve in scale), max(curve.each.max() for curve in scale)
         margin = 0.05 * (highest - lowest) or 1.0
         axis.set_ylim(lowest - margin, highest + margin)
+        axis.set_xlim(0, 1.02 * max(curve.steps[-1] for curve in scale))
         axis.set(title=env, xlabel="environment steps", ylabel=f"{mode} return")
         axis.grid(alpha=0.3)
-        axis.legend(frameon=False)
         axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
+        if apart:
+            axis.set_title(f"{curves[0].title}\n{env}", fontsize="medium")
+        else:
+            axis.legend(frameon=False)
     figure.savefig(out, dpi=110)
     plt.close(figure)
-    return finals
+    return [f"{env}  {curve.final()}" for env, curves, _ in panels for curve in curves]
 
 
 @dataclass(frozen=True)
@@ -95,10 +102,13 @@ class Curve:
         means: np.ndarray = self.each.mean(0)
         return means
 
+    @property
+    def title(self) -> str:
+        return f"{self.label}, {self.n_seeds} seed{'s' if self.n_seeds > 1 else ''}"
+
     def final(self) -> str:
         interval = "" if self.half_width is None else f" ± {self.half_width[-1]:.1f} (95 %)"
-        seeds = f"{self.n_seeds} seed{'s' if self.n_seeds > 1 else ''}"
-        return f"{self.label}, {seeds}: {self.mean[-1]:.1f}{interval} at {self.steps[-1]} steps"
+        return f"{self.title}: {self.mean[-1]:.1f}{interval} at {self.steps[-1]} steps"
 
 
 def seed_curve(label: str, seeds: list[list[Evaluation]]) -> Curve:
@@ -116,8 +126,7 @@ def seed_curve(label: str, seeds: list[list[Evaluation]]) -> Curve:
 
 
 def _draw(axis: Any, curve: Curve, colour: str, line: str) -> None:
-    label = f"{curve.label}, {curve.n_seeds} seed{'s' if curve.n_seeds > 1 else ''}"
-    axis.plot(curve.steps, curve.mean, color=colour, linestyle=line, label=label, marker=".")
+    axis.plot(curve.steps, curve.mean, color=colour, linestyle=line, label=curve.title, marker=".")
     if curve.half_width is not None:
         low, high = curve.mean - curve.half_width, curve.mean + curve.half_width
         axis.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -286,6 +286,9 @@ def test_plot_joins_seeds_and_tells_kinds_apart(run: Path, capsys: pytest.Captur
         r"CartPole-v1  StaQ M=3, learning_rate=0.0001, 2 seeds: [\d.]+ ± [\d.]+ \(95 %\) at 800 steps", out
     )
     assert re.search(r"exact PMD, 1 seed: [\d.]+ at 800 steps", out), "one seed has no interval"
+    assert cli.main(["plot", "run", "seed6", "exact", "faster", "--apart", "--out", "apart.png"]) == 0
+    assert capsys.readouterr().out.splitlines()[:-1] == out.splitlines()[-4:-1], "the same numbers, in a panel each"
+    assert imageio.imread("apart.png").shape[1] > 3 * imageio.imread("apart.png").shape[0]
     config = Config.load(Path("run"))
     whole = replace(config, hyperparameters=config.hyperparameters | {"reward_scale": 10}, actions="factored")
     assert kind_of(whole) == kind_of(config), "what is said twice, or as a whole number, is no other kind"
