@@ -14,11 +14,12 @@ from staq.experiments.plan import Planned
 MINUTE, HOUR, DAY = 60, 3600, 86400
 SHORT_OF_SPACE = 200
 """MB; the checkpoints of one MinAtar run grow to about twice that."""
-# Only for a first guess, before any run of the experiment itself has been timed. Seconds of one thread per thousand
-# environment steps of StaQ: the runs in results/ took 14 to 16 (MinAtar) and 6 to 8 (CartPole).
-FIRST_GUESS = {"MinAtar": 14.0, "classic": 6.0}
-OF_ACTORS, OF_RIVALS = 1.6, 0.7
-"""How long actors and SB3's algorithms take of that: guessed, not measured."""
+FIRST_GUESS = {
+    "MinAtar": {"ac": 12.0, "dqn": 4.5, "m-dqn": 5.5, "ppo": 1.0, "trpo": 1.2, "natgrad": 9.0, "staq": 8.0},
+    "classic": {"ac": 6.0, "dqn": 10.0, "m-dqn": 10.0, "ppo": 1.4, "trpo": 1.4, "natgrad": 5.6, "staq": 3.5},
+}
+"""Seconds of one thread per thousand environment steps, before any run of the experiment itself has been timed: as
+CartPole's 200k and Breakout's first 10k steps took with each preset, two runs side by side on two cores."""
 
 
 def table(runs: Sequence[Planned]) -> list[str]:
@@ -73,13 +74,9 @@ def seconds_left(runs: Sequence[Planned], at_once: int) -> float:
 
 def first_guess(run: Planned) -> float:
     """Seconds per environment step."""
-    kind = "MinAtar" if run.config.env.startswith("MinAtar") else "classic"
-    factor = 1.0
-    if run.config.algo.startswith("ac-"):
-        factor = OF_ACTORS
-    elif run.config.algo in ("dqn", "m-dqn", "ppo", "trpo"):
-        factor = OF_RIVALS
-    return FIRST_GUESS[kind] * factor / 1000
+    known = FIRST_GUESS["MinAtar" if run.config.env.startswith("MinAtar") else "classic"]
+    algo = "ac" if run.config.algo.startswith("ac-") else run.config.algo
+    return known.get(algo, known["staq"]) / 1000
 
 
 def in_words(seconds: float) -> str:
