@@ -18,8 +18,8 @@ FIRST_GUESS = {
     "MinAtar": {"ac": 12.0, "dqn": 4.5, "m-dqn": 5.5, "ppo": 1.0, "trpo": 1.2, "natgrad": 9.0, "staq": 8.0},
     "classic": {"ac": 6.0, "dqn": 10.0, "m-dqn": 10.0, "ppo": 1.4, "trpo": 1.4, "natgrad": 5.6, "staq": 3.5},
 }
-"""Seconds of one thread per thousand environment steps, before any run of the experiment itself has been timed: as
-CartPole's 200k and Breakout's first 10k steps took with each preset, two runs side by side on two cores."""
+"""Seconds of one thread per thousand environment steps, before any run of the experiment itself has been timed:
+roughly what CartPole's 200k and Breakout's first 10k steps took with each preset on two busy cores."""
 
 
 def table(runs: Sequence[Planned]) -> list[str]:
