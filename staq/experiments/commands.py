@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from staq import experiments
 from staq.arguments import checked_device, whole_number
-from staq.experiments import backends, luck, status
+from staq.experiments import Experiment, backends, luck, status
 from staq.experiments.plan import Planned, budget_of, found_runs, load_request, plan, save_request
 
 
@@ -77,28 +77,16 @@ def experiment_show(options: argparse.Namespace) -> None:
 
 def experiment_run(options: argparse.Namespace) -> None:
     runs, out, request = _planned(options, whole=False)
-    timed = any(run.timed for run in runs)
-    if timed and options.backend != "local":
+    experiment = experiments.load(options.name)
+    if experiment.timed and options.backend != "local":
         raise ValueError(
             f"{options.name} is timed, with this machine to itself: leave out --backend {options.backend}."
         )
     if options.backend == "local":
         checked_device(runs[0].config.device)
-    # What is timed has the machine to itself.
-    processes = 1 if timed else options.processes
-    at_once = processes if options.backend == "local" else 1
-    left = [run for run in runs if run.state != "finished"]
-    steps = sum(run.config.timesteps - run.steps_done for run in left)
-    experiment = experiments.load(options.name)
-    longest = max(run.config.timesteps for run in runs)
-    seconds = status.seconds_left(runs, at_once)
-    if experiment.sticky_rates:
-        seconds += luck.seconds_left(experiment.sticky_rates, longest, out)
-    time_left = status.in_words(seconds)
-    print(
-        f"{options.name}: {len(left)} of {len(runs)} runs to go, {steps:,} environment steps, about {time_left}"
-        f"{'' if options.backend == 'local' else ' of one process'} → {out}"
-    )
+    if experiment.timed:
+        options.processes = 1
+    print(_estimate(options, experiment, runs, out))
     asked = {name: value for name, value in request.items() if value is not None}
     print("  " + (", ".join(f"{name} {value}" for name, value in asked.items()) or "all of it"))
     if options.dry_run:
@@ -107,6 +95,33 @@ def experiment_run(options: argparse.Namespace) -> None:
     save_request(out, options.name, request)
     if not left:
         return
+    ended = _carry_out(options, experiment, runs, left, out)
+    if ended:
+        print("\n".join([*status.table(runs), *status.failures(runs), *status.stopped(runs, out)]))
+    print(f"staq experiment {'report' if ended else 'status'} {options.name} --out {out}")
+
+
+def _estimate(options: argparse.Namespace, experiment: Experiment, runs: list[Planned], out: Path) -> str:
+    """How much there is to do, and about how long that takes."""
+    left = [run for run in runs if run.state != "finished"]
+    steps = sum(run.config.timesteps - run.steps_done for run in left)
+    seconds = status.seconds_left(runs, options.processes if options.backend == "local" else 1)
+    if experiment.sticky_rates:
+        seconds += luck.seconds_left(experiment.sticky_rates, _longest(runs), out)
+    return (
+        f"{options.name}: {len(left)} of {len(runs)} runs to go, {steps:,} environment steps, about "
+        f"{status.in_words(seconds)}{'' if options.backend == 'local' else ' of one process'} → {out}"
+    )
+
+
+def _longest(runs: list[Planned]) -> int:
+    return max(run.config.timesteps for run in runs)
+
+
+def _carry_out(
+    options: argparse.Namespace, experiment: Experiment, runs: list[Planned], left: list[Planned], out: Path
+) -> bool:
+    """Runs what is left, under a bar over all runs. → whether it has ended, rather than been handed to a queue"""
     total = sum(run.config.timesteps for run in runs)
     with tqdm(total=total, unit=" steps", unit_scale=True, desc=options.name, dynamic_ncols=True) as bar:
 
@@ -118,10 +133,10 @@ def experiment_run(options: argparse.Namespace) -> None:
         report()
         bar.initial = bar.n
         if experiment.sticky_rates:
-            luck.count(experiment.environments[0], experiment.sticky_rates, longest, out, bar.set_description)
+            luck.count(experiment.environments[0], experiment.sticky_rates, _longest(runs), out, bar.set_description)
             bar.set_description(options.name)
         if options.backend == "local":
-            backends.local(left, processes, report)
+            backends.local(left, options.processes, report)
         elif options.backend == "ray":
             for problem in backends.ray(left, options.address, options.cpus, options.gpus, report):
                 tqdm.write(problem)
@@ -131,12 +146,8 @@ def experiment_run(options: argparse.Namespace) -> None:
                 tqdm.write(f"{len(left) - len(jobs)} runs wait in SLURM's queue already.")
             if jobs:
                 tqdm.write(f"{len(jobs)} runs submitted as job {jobs[0].job_id.split('_')[0]}.")
-            tqdm.write(f"staq experiment status {options.name} --out {out}")
-            return
         report()
-    for line in [*status.table(runs), *status.failures(runs), *status.stopped(runs, out)]:
-        print(line)
-    print(f"staq experiment report {options.name} --out {out}")
+    return options.backend != "slurm"
 
 
 def experiment_status(options: argparse.Namespace) -> None:
