@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from benchmarks.growth import draw
 from benchmarks.report import ENVS, markdown, publish
 from staq import kernels
 from staq.runs import provenance
+from staq.timing import cpu_name
 
 FOLDER = Path(__file__).parent / "results"
 MEMORY_SIZES = (1, 100, 300, 1000)
@@ -148,14 +148,6 @@ def ratios(env_id: str, rows: dict[str, dict[str, Any]], peak: float) -> dict[st
         "m300_extra_over_row": extra_over_row(300),
         "m1000_extra_over_row": extra_over_row(1000),
     }
-
-
-def cpu_name() -> str:
-    """As Linux tells it, or as Python does elsewhere."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def main() -> None:

@@ -176,6 +176,14 @@ def whole_number(text: str) -> int:
     return int(number)
 
 
+def positive(text: str) -> float:
+    """A number above 0."""
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return number
+
+
 def checked_device(name: str) -> str:
     """A device that there is; "auto" is the GPU where there is one."""
     import torch

@@ -18,6 +18,12 @@ from staq.runs import Config
 
 # Okabe and Ito's colours, which stay apart for the colour-blind and in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES: tuple[Any, ...] = ("-", "--", ":", "-.")
+STYLES = [
+    {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i % len(DASHES)]}
+    for i in range(len(COLOURS) * len(DASHES))
+]
+"""Neighbours differ in colour and in dashes, so that either tells them apart."""
 
 Kind = tuple[tuple[str, str], ...]
 
@@ -67,9 +73,8 @@ def learning_curves(runs: list[Path], out: Path, mode: str = "greedy", apart: bo
     for unused in axes.flat[len(panels) :]:
         unused.axis("off")
     for axis, (env, curves, scale) in zip(axes.flat, panels, strict=False):
-        styles = itertools.cycle(itertools.product(("-", "--", ":"), COLOURS))
-        for curve, (line, colour) in zip(curves, styles, strict=False):
-            _draw(axis, curve, colour, line)
+        for curve, style in zip(curves, itertools.cycle(STYLES), strict=False):
+            _draw(axis, curve, style)
         lowest, highest = min(curve.each.min() for curve in scale), max(curve.each.max() for curve in scale)
         margin = 0.05 * (highest - lowest) or 1.0
         axis.set_ylim(lowest - margin, highest + margin)
@@ -125,12 +130,12 @@ def seed_curve(label: str, seeds: list[list[Evaluation]]) -> Curve:
     return Curve(label, n, steps, values, half_width)
 
 
-def _draw(axis: Any, curve: Curve, colour: str, line: str) -> None:
-    axis.plot(curve.steps, curve.mean, color=colour, linestyle=line, label=curve.title, marker=".")
+def _draw(axis: Any, curve: Curve, style: dict[str, Any]) -> None:
+    axis.plot(curve.steps, curve.mean, label=curve.title, marker=".", **style)
     if curve.half_width is not None:
         low, high = curve.mean - curve.half_width, curve.mean + curve.half_width
-        axis.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
-        axis.plot(curve.steps, curve.each.T, color=colour, linewidth=0.7, alpha=0.6)
+        axis.fill_between(curve.steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        axis.plot(curve.steps, curve.each.T, color=style["color"], linewidth=0.7, alpha=0.6)
 
 
 def kind_of(config: Config) -> Kind:

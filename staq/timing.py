@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import resource
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -149,6 +151,14 @@ def _counted(model: PolicyMirrorDescent) -> list[int]:
     return counts
 
 
+def cpu_name() -> str:
+    """As Linux tells it, or as Python does elsewhere."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
 def peak_memory() -> float:
     """Of this process, in GB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
@@ -187,11 +197,15 @@ def dqn_ms(
 def of_run(config: Config, steps: int = STEPS) -> dict[str, Any]:
     """The milliseconds per environment step of a run's configuration, by phase where it has phases."""
     torch.set_num_threads(config.threads)
+    ms: Phases = {}
     if config.algo == "dqn":
         settings = {name: config.hyperparameters[name] for name in ("batch_size", "buffer_size")}
-        return {"total_ms": dqn_ms(config.env, steps, SAMPLES, **settings), "ms": {}, "peak_gb": peak_memory()}
-    settings = config.hyperparameters | {"device": config.device}
-    model = full_model(config.env, settings.pop("memory_size", 300), config.n_envs, algo=config.algo, **settings)
-    # An actor takes thousands of gradient steps per iteration however short that is: one sample of them will do.
-    ms = measured(model, steps, SAMPLES if isinstance(model.policy.policy_update, StackUpdate) else 1)
-    return {"total_ms": sum(ms.values()), "ms": ms, "peak_gb": peak_memory()}
+        total = dqn_ms(config.env, steps, SAMPLES, **settings)
+    else:
+        settings = config.hyperparameters | {"device": config.device}
+        model = full_model(config.env, settings.pop("memory_size", 300), config.n_envs, algo=config.algo, **settings)
+        # An actor takes thousands of gradient steps per iteration however short that is: one sample of them will do.
+        ms = measured(model, steps, SAMPLES if isinstance(model.policy.policy_update, StackUpdate) else 1)
+        total = sum(ms.values())
+    machine = f"{cpu_name()}, {config.threads} threads, {config.device}"
+    return {"total_ms": total, "ms": ms, "peak_gb": peak_memory(), "machine": machine}

@@ -79,7 +79,10 @@ def replace_text(path: Path, text: str) -> None:
     """New text under a name, at once or not at all, whoever else is writing it."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text)
+        with partial.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # or a crash of the machine may leave the name with nothing in it
         partial.replace(path)
     except OSError:
         partial.unlink(missing_ok=True)

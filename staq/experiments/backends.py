@@ -38,8 +38,11 @@ def prepare(runs: Sequence[Planned], command: str) -> list[Planned]:
     return [run for run in runs if run.state != "finished"]
 
 
-def local(runs: Sequence[Planned], processes: int, report: Report) -> None:
-    """So many processes side by side, of one thread each."""
+def local(runs: Sequence[Planned], processes: int, report: Report) -> list[str]:
+    """So many processes side by side, of one thread each.
+
+    :return: what went wrong outside of the runs, such as a disk too full to begin one
+    """
     with ThreadPoolExecutor(processes) as pool:
         waiting = [pool.submit(run_in_process, str(run.folder), run.config.threads, run.timed) for run in runs]
         try:
@@ -50,6 +53,7 @@ def local(runs: Sequence[Planned], processes: int, report: Report) -> None:
             for future in waiting:
                 future.cancel()
             raise
+    return sorted({str(error) for future in waiting if (error := future.exception()) is not None})
 
 
 def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, report: Report) -> list[str]:
@@ -64,13 +68,14 @@ def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, 
     except ImportError as error:
         raise ModuleNotFoundError("Ray is not installed: pip install 'staq[distributed]'") from error
     if address is None:
-        cluster.init(log_to_driver=False, include_dashboard=False, _node_ip_address="127.0.0.1")
+        # "local", or it would join whatever cluster was last started on this machine.
+        cluster.init("local", log_to_driver=False, include_dashboard=False, _node_ip_address="127.0.0.1")
     else:
         _check_that_someone_answers(address)
         cluster.init(address=address, log_to_driver=False)
     problems = set()
     try:
-        _check_that_a_run_fits(cluster.cluster_resources(), cpus, gpus)
+        _check_that_a_run_fits([node["Resources"] for node in cluster.nodes() if node["Alive"]], cpus, gpus)
     except ValueError:
         cluster.shutdown()
         raise
@@ -90,11 +95,11 @@ def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, 
     return sorted(problems)
 
 
-def _check_that_a_run_fits(resources: dict[str, float], cpus: float, gpus: float) -> None:
-    """Ray would wait for more forever, without a word."""
-    for name, wanted in (("CPU", cpus), ("GPU", gpus)):
-        if wanted > resources.get(name, 0):
-            raise ValueError(f"A run asks for {wanted:g} {name}s, and the cluster has {resources.get(name, 0):g}.")
+def _check_that_a_run_fits(nodes: Sequence[dict[str, float]], cpus: float, gpus: float) -> None:
+    """Ray would wait for a node that is large enough forever, without a word."""
+    if not any(cpus <= node.get("CPU", 0) and gpus <= node.get("GPU", 0) for node in nodes):
+        there = ", ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
+        raise ValueError(f"A run asks for {cpus:g} CPUs and {gpus:g} GPUs of one node, and the nodes have: {there}.")
 
 
 def _check_that_someone_answers(address: str) -> None:

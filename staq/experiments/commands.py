@@ -11,9 +11,9 @@ from typing import Any
 from tqdm import tqdm
 
 from staq import experiments
-from staq.arguments import checked_device, whole_number
+from staq.arguments import checked_device, positive, whole_number
 from staq.experiments import Experiment, backends, luck, status
-from staq.experiments.plan import Planned, budget_of, found_runs, load_request, plan, save_request
+from staq.experiments.plan import Planned, begun_with, found_runs, load_request, plan, save_request
 
 
 def add_experiment_commands(commands: Any) -> None:
@@ -41,10 +41,10 @@ def add_experiment_commands(commands: Any) -> None:
     command.add_argument("--backend", choices=["local", "ray", "slurm"], default="local", help="(%(default)s)")
     command.add_argument("--processes", type=whole_number, default=os.cpu_count() or 1, help="local: (%(default)s)")
     command.add_argument("--address", help="ray: of a cluster; by default one is started on this machine")
-    command.add_argument("--cpus", type=whole_number, default=1, help="ray, slurm: per run (%(default)s)")
-    command.add_argument("--gpus", type=float, default=0, help="ray, slurm: per run, ray takes fractions (%(default)s)")
+    command.add_argument("--cpus", type=whole_number, default=1, help="ray, slurm: threads per run (%(default)s)")
+    command.add_argument("--gpus", type=positive, default=0, help="ray, slurm: per run, ray takes fractions (none)")
     command.add_argument("--partition", help="slurm: partition")
-    command.add_argument("--hours", type=float, default=20, help="slurm: time limit of a run (%(default)s)")
+    command.add_argument("--hours", type=positive, default=20, help="slurm: time limit of a run (%(default)s)")
     command.add_argument("--device", help="auto, cpu (default) or cuda")
     command.add_argument("--dry-run", action="store_true", help="say what would be run, and for how long")
     for name, function, text in (
@@ -69,7 +69,12 @@ def experiment_list(options: argparse.Namespace) -> None:
 def experiment_show(options: argparse.Namespace) -> None:
     experiment = experiments.load(options.name)
     print(f"{experiment.title} ({experiment.paper})")
-    print(f"{experiment.timesteps:,} steps, {experiment.seeds} seeds, on {', '.join(experiment.environments)}")
+    length = (
+        f"timed, {experiment.seeds} rounds"
+        if experiment.timed
+        else (f"{experiment.timesteps:,} steps, {experiment.seeds} seeds")
+    )
+    print(f"{length}, on {', '.join(experiment.environments)}")
     for variant in experiment.variants:
         settings = ", ".join(f"{name}={value}" for name, value in variant.hyperparameters.items())
         print(f"  {variant.name:24} {variant.algo:14} {settings}{variant.actions or ''}")
@@ -84,6 +89,8 @@ def experiment_run(options: argparse.Namespace) -> None:
         )
     if options.backend == "local":
         checked_device(runs[0].config.device)
+    elif options.gpus and runs[0].config.device == "cpu":
+        raise ValueError(f"--gpus {options.gpus:g} would lie idle: add --device cuda.")
     if experiment.timed:
         options.processes = 1
     print(_estimate(options, experiment, runs, out))
@@ -93,12 +100,15 @@ def experiment_run(options: argparse.Namespace) -> None:
         return
     left = backends.prepare(runs, options.line)
     save_request(out, options.name, request)
-    if not left:
+    if not left and not luck.seconds_left(experiment.sticky_rates, _longest(runs), out):
         return
     ended = _carry_out(options, experiment, runs, left, out)
     if ended:
         print("\n".join([*status.table(runs), *status.failures(runs), *status.stopped(runs, out)]))
     print(f"staq experiment {'report' if ended else 'status'} {options.name} --out {out}")
+    failed = sum(run.state == "failed" for run in runs)
+    if failed:
+        raise ChildProcessError(f"{failed} runs failed, as listed above. Run the same command again to try them again.")
 
 
 def _estimate(options: argparse.Namespace, experiment: Experiment, runs: list[Planned], out: Path) -> str:
@@ -106,8 +116,7 @@ def _estimate(options: argparse.Namespace, experiment: Experiment, runs: list[Pl
     left = [run for run in runs if run.state != "finished"]
     steps = sum(run.config.timesteps - run.steps_done for run in left)
     seconds = status.seconds_left(runs, options.processes if options.backend == "local" else 1)
-    if experiment.sticky_rates:
-        seconds += luck.seconds_left(experiment.sticky_rates, _longest(runs), out)
+    seconds += luck.seconds_left(experiment.sticky_rates, _longest(runs), out)
     return (
         f"{options.name}: {len(left)} of {len(runs)} runs to go, {steps:,} environment steps, about "
         f"{status.in_words(seconds)}{'' if options.backend == 'local' else ' of one process'} → {out}"
@@ -132,20 +141,20 @@ def _carry_out(
 
         report()
         bar.initial = bar.n
-        if experiment.sticky_rates:
-            luck.count(experiment.environments[0], experiment.sticky_rates, _longest(runs), out, bar.set_description)
-            bar.set_description(options.name)
-        if options.backend == "local":
-            backends.local(left, options.processes, report)
-        elif options.backend == "ray":
-            for problem in backends.ray(left, options.address, options.cpus, options.gpus, report):
-                tqdm.write(problem)
-        else:
+        if options.backend == "slurm":
             jobs = backends.slurm(left, out, options.partition, options.hours, options.cpus, options.gpus)
             if len(jobs) < len(left):
                 tqdm.write(f"{len(left) - len(jobs)} runs wait in SLURM's queue already.")
             if jobs:
                 tqdm.write(f"{len(jobs)} runs submitted as job {jobs[0].job_id.split('_')[0]}.")
+        elif left:
+            if options.backend == "ray":
+                problems = backends.ray(left, options.address, options.cpus, options.gpus, report)
+            else:
+                problems = backends.local(left, options.processes, report)
+            for problem in problems:
+                tqdm.write(problem)
+        luck.count(experiment.environments[0], experiment.sticky_rates, _longest(runs), out, bar.set_description)
         report()
     return options.backend != "slurm"
 
@@ -188,10 +197,12 @@ def _planned(options: argparse.Namespace, whole: bool) -> tuple[list[Planned], P
         raise ValueError(f"{out} holds the experiment {earlier['experiment']}, not {options.name}: name another --out.")
     request = {name: getattr(options, name, None) for name in _REQUEST}
     request = {name: earlier.get(name) if value is None else value for name, value in request.items()}
-    if request["budget"] is None and not experiment.timed:
-        request["budget"] = budget_of(experiment, out)
-    if whole and not earlier and request["budget"] is None:
+    begun = begun_with(experiment, out)
+    request = {name: begun.get(name) if value is None else value for name, value in request.items()}
+    if whole and not earlier and not begun:
         raise FileNotFoundError(f"{out} holds no experiment: begin one with staq experiment run NAME --out {out}")
     said = {name: value for name, value in request.items() if value not in (None, ["all"])}
     given = {"variants" if name == "algos" else name: value for name, value in said.items()}
+    if getattr(options, "backend", "local") != "local":
+        given["threads"] = options.cpus
     return (found_runs if whole else plan)(experiment, out, **given), out, request

@@ -45,17 +45,15 @@ def episodes_that_reach_the_goal(env_id: str, rate: float | None, steps: int, se
     return reached, ended
 
 
-def count(env_id: str, rates: Sequence[float], steps: int, folder: Path, report: Callable[[str], None]) -> Path:
+def count(env_id: str, rates: Sequence[float], steps: int, folder: Path, report: Callable[[str], None]) -> None:
     """One row per rate, written when it is known: a rerun goes on with the next."""
-    path = folder / FILE
     known = read(folder)
     for label, rate in _uncounted(rates, folder).items():
         report(f"uniform, λ = {label}")
         reached, ended = episodes_that_reach_the_goal(env_id, rate, steps, seed=0)
         known[label] = (steps, reached, ended)
         lines = ["rate,steps,reached,episodes", *(",".join(map(str, (name, *row))) for name, row in known.items())]
-        replace_text(path, "\n".join(lines) + "\n")
-    return path
+        replace_text(folder / FILE, "\n".join(lines) + "\n")
 
 
 def seconds_left(rates: Sequence[float], steps: int, folder: Path) -> float:
@@ -67,7 +65,7 @@ def _uncounted(rates: Sequence[float], folder: Path) -> dict[str, float | None]:
     """Rates without a row yet, by their label there; None does not hold any action."""
     labels = {"none": None, **{f"{rate:g}": rate for rate in rates}}
     known = read(folder)
-    return {label: rate for label, rate in labels.items() if label not in known}
+    return {label: rate for label, rate in labels.items() if rates and label not in known}
 
 
 def read(folder: Path) -> dict[str, tuple[int, int, int]]:

@@ -42,8 +42,9 @@ class Planned:
         """Whether what lies in its folder was run with another configuration, such as another budget."""
         if not (self.folder / "config.json").exists():
             return False
-        # The same run on another machine is the same run.
-        here, there = (replace(config, device="", threads=0) for config in (self.config, Config.load(self.folder)))
+        here, there = self.config, Config.load(self.folder)
+        if not self.timed:  # the same run on another machine is the same run, but not as fast
+            here, there = (replace(config, device="", threads=0) for config in (here, there))
         return here != there
 
     @property
@@ -64,13 +65,16 @@ class Planned:
         if not path.exists():
             return 0
         with path.open() as file:
-            lines = [row for row in csv.DictReader(file) if row.get("time/total_timesteps")]
+            # A line may be half written.
+            lines = [row for row in csv.DictReader(file) if (row.get("time/total_timesteps") or "").isdigit()]
         return int(lines[-1]["time/total_timesteps"]) if lines else 0
 
     @property
     def error(self) -> str:
         """The last line of what went wrong."""
-        return (self.folder / ERROR).read_text().strip().splitlines()[-1]
+        path = self.folder / ERROR  # which goes when the run is tried again
+        lines = path.read_text().strip().splitlines() if path.exists() else []
+        return lines[-1] if lines else ""
 
 
 def plan(
@@ -82,6 +86,7 @@ def plan(
     variants: Sequence[str] | None = None,
     eval_episodes: int = 20,
     device: str = "cpu",
+    threads: int = 1,
 ) -> list[Planned]:
     """Every run of an experiment, or of the part of it that is asked for.
 
@@ -102,7 +107,7 @@ def plan(
     for seed in range(experiment.seeds) if seeds is None else range_of_seeds(str(seeds)):
         for env in chosen_envs:
             for variant in chosen:
-                config = _config(experiment, variant, env, seed, budget, eval_episodes, device)
+                config = _config(experiment, variant, env, seed, budget, eval_episodes, device, threads)
                 runs.append(Planned(variant.name, config, folder_of(out, env, variant.name, seed), experiment.timed))
     return runs
 
@@ -128,12 +133,21 @@ def range_of_seeds(text: str) -> range:
 
 
 def _config(
-    experiment: Experiment, variant: Variant, env: str, seed: int, budget: float, eval_episodes: int, device: str
+    experiment: Experiment,
+    variant: Variant,
+    env: str,
+    seed: int,
+    budget: float,
+    eval_episodes: int,
+    device: str,
+    threads: int,
 ) -> Config:
-    # Whole iterations of StaQ, and at least one, for all alike: curves are to be compared step by step.
-    timesteps = max(INTERVAL, round(experiment.timesteps * budget / INTERVAL) * INTERVAL)
+    # Whole iterations of StaQ, at least one, for all alike: curves are to be compared step by step, and end with one.
+    steps = experiment.timesteps * budget
+    eval_every = max(1, round(steps / EVALUATIONS / INTERVAL)) * INTERVAL
+    timesteps = max(1, round(steps / eval_every)) * eval_every
     if experiment.timed:
-        timesteps = timing.STEPS * (1 + timing.SAMPLES)
+        timesteps, threads = timing.STEPS * (1 + timing.SAMPLES), os.cpu_count() or 1
     return configured(
         env,
         presets.for_environment(env, variant.algo),
@@ -141,9 +155,9 @@ def _config(
         overrides=variant.hyperparameters,
         timesteps=timesteps,
         seed=seed,
-        eval_every=max(1, round(timesteps / EVALUATIONS / INTERVAL)) * INTERVAL,
+        eval_every=eval_every,
         eval_episodes=eval_episodes,
-        threads=(os.cpu_count() or 1) if experiment.timed else 1,
+        threads=threads,
         device=device,
         actions=variant.actions,
     )
@@ -182,8 +196,10 @@ def found_runs(experiment: Experiment, out: Path, **given: Any) -> list[Planned]
     return [run for run in everything if run.folder in wanted or run.state != "planned"]
 
 
-def budget_of(experiment: Experiment, out: Path) -> float | None:
-    """Of the runs that lie there, where nobody has said."""
+def begun_with(experiment: Experiment, out: Path) -> dict[str, Any]:
+    """What the runs that lie there were asked for with, where nobody has said; nothing, if there are none."""
     for path in sorted(out.glob("*/*/*/config.json")):
-        return Config.load(path.parent).timesteps / experiment.timesteps
-    return None
+        config = Config.load(path.parent)
+        budget = None if experiment.timed else config.timesteps / experiment.timesteps
+        return {"budget": budget, "eval_episodes": config.eval_episodes}
+    return {}

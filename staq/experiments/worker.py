@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import traceback
@@ -36,9 +38,12 @@ def main() -> int:
                 found = timing.of_run(Config.load(folder))
                 replace_text(folder / TIMING, json.dumps(found, indent=1) + "\n")
                 return 0
-            _, finished = runs.train(Config.load(folder), folder, command="staq experiment run", resuming=True)
+            command = json.loads((folder / "config.json").read_text())["command"]
+            _, finished = runs.train(Config.load(folder), folder, command, resuming=True)
             if finished:
                 replace_text(folder / FINISHED, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC\n")
+                # Of hundreds of runs they would fill the disk, and nothing resumes any more.
+                shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     except Exception:  # whatever it was, the other runs go on, and this one is listed
         with contextlib.suppress(OSError):  # no room even for this
             replace_text(folder / ERROR, traceback.format_exc())
@@ -60,9 +65,15 @@ def only_one(folder: Path) -> Iterator[None]:
 def run_in_process(folder: str, threads: int, timed: bool) -> int:
     """The worker as a child, with its output beside the run. → its exit code"""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    with (Path(folder) / "output.txt").open("a") as output:
+    error, output = Path(folder) / ERROR, Path(folder) / "output.txt"
+    with output.open("a") as file:
         command = [sys.executable, "-m", "staq.experiments.worker", folder, *["timed"] * timed]
-        return subprocess.run(command, stdout=output, stderr=output, env=environment, check=False).returncode
+        code = subprocess.run(command, stdout=file, stderr=file, env=environment, check=False).returncode
+    if code not in (0, 2) and not error.exists():
+        # It could not say so itself: a crash of the environment's own code, or too little memory.
+        cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        replace_text(error, f"The worker ended by {cause}; its last words are in {output}.\n")
+    return code
 
 
 if __name__ == "__main__":

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from staq.experiments import Experiment
 from staq.reports.scores import Results, can_be_normalised, normalised
 from staq.reports.statistics import Estimate, mean_interval
 from staq.timing import INTERVAL
 
 CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "not decidable at this budget"
 CLOSE = 0.1
-"""Normalised returns that differ by less are called the same."""
+"""Returns that differ by less than this share of what the second gained over a uniform policy are called the same."""
+LEARNED = 0.05
+"""Normalised return below which there is nothing yet to be the same as."""
 ENOUGH_SEEDS = 3
-ENOUGH_STEPS = 0.1
-"""Of the paper's: before that no algorithm has shown what it can."""
+ENOUGH_STEPS = 0.5
+"""Of the experiment's: before that no algorithm has shown what it can."""
+UNIFORM, BEST = "a uniform policy", "the best of the paper's Table 1"
+FIXED = {UNIFORM: 0.0, BEST: 1.0}
+"""Normalised returns that take no run."""
 ACTORS = ("AC-NoKL", "AC-MProj", "AC-DirectOpt")
 RIVALS = ("DQN", "M-DQN", "PPO", "TRPO")
 BUT_MOUNTAINCAR = (
@@ -36,14 +42,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """Of two variants: ``a`` ends ``above`` b, or no lower (``reaches``), or at the ``same`` return."""
+    """Of two variants: ``a`` ends ``above`` b, or hardly lower (``reaches``), or at about the ``same`` return."""
 
     text: str
     a: str
     relation: str
     b: str
     environments: tuple[str, ...] = ()
-    """Where; everywhere, if none is named."""
+    """Where; in all of the experiment, if none is named."""
     memory: int = 0
     """The smallest M that has to have deleted for half of the run, since the claim is about what deletion does."""
     one_by_one: bool = False
@@ -68,10 +74,10 @@ CLAIMS: dict[str, list[Claim]] = {
         above("M = 300 lies above NatGrad", "StaQ M=300", "NatGrad"),
     ],
     "memory-small": [
-        above("performance grows with M: 10 above 1", "StaQ M=10", "StaQ M=1", 1),
-        above("performance grows with M: 30 above 10", "StaQ M=30", "StaQ M=10", 10),
-        Claim("a large enough M is exact mirror descent: 30", "StaQ M=30", "same", "Exact PMD", (), 30, True),
-        above("AC-MProj lies above M = 1", "AC-MProj", "StaQ M=1", 1),
+        above("after 500k steps too, performance grows with M: 10 above 1", "StaQ M=10", "StaQ M=1", 1),
+        above("after 500k steps too, performance grows with M: 30 above 10", "StaQ M=30", "StaQ M=10", 10),
+        Claim("after 500k steps M = 30 is exact mirror descent", "StaQ M=30", "same", "Exact PMD", (), 30, True),
+        above("after 500k steps too, AC-MProj lies above M = 1", "AC-MProj", "StaQ M=1", 1),
     ],
     "deep-rl": [
         Claim(
@@ -85,8 +91,9 @@ CLAIMS: dict[str, list[Claim]] = {
         for rival in (*RIVALS, "NatGrad")
     ],
     "mountaincar": [
+        Claim("sticky StaQ solves MountainCar", "StaQ sticky", "reaches", BEST),
         *(Claim(f"sticky StaQ reaches {rival}", "StaQ sticky", "reaches", rival) for rival in RIVALS),
-        above("softmax StaQ does not get there", "StaQ sticky", "StaQ softmax"),
+        Claim("softmax StaQ fails to learn", "StaQ softmax", "same", UNIFORM),
     ],
     "epsilon": [
         *(
@@ -99,7 +106,12 @@ CLAIMS: dict[str, list[Claim]] = {
             for game in ("Breakout", "Seaquest")
         ),
         *(
-            Claim(f"M = 300 stays close to exact at ε = {e}", f"StaQ M=300 ε={e}", "same", f"Exact PMD ε={e}", (), 300)
+            Claim(
+                f"M = 300 stays close to exact everywhere at ε = {e}",
+                *(f"StaQ M=300 ε={e}", "same", f"Exact PMD ε={e}"),
+                memory=300,
+                one_by_one=True,
+            )
             for e in ("0", "0.01", "0.05", "0.1")
         ),
     ],
@@ -122,71 +134,100 @@ CLAIMS: dict[str, list[Claim]] = {
 }
 
 
-def judged(experiment: str, found: Results, timesteps: int, paper_timesteps: int) -> list[Verdict]:
-    """Every claim that an experiment bears on."""
-    return [_judged(claim, found, timesteps, paper_timesteps) for claim in CLAIMS.get(experiment, [])]
+def judged(experiment: Experiment, found: Results, timesteps: int) -> list[Verdict]:
+    """Every claim that an experiment bears on, at so many steps of its own."""
+    return [_judged(claim, experiment, found, timesteps) for claim in CLAIMS.get(experiment.name, [])]
 
 
-def _judged(claim: Claim, found: Results, timesteps: int, paper_timesteps: int) -> Verdict:
-    needed = max(ENOUGH_STEPS * paper_timesteps, 2 * claim.memory * INTERVAL)
+def _judged(claim: Claim, experiment: Experiment, found: Results, timesteps: int) -> Verdict:
+    needed = max(ENOUGH_STEPS * experiment.timesteps, 2 * claim.memory * INTERVAL)
     if timesteps < needed:
         return Verdict(claim.text, OPEN, f"{timesteps:,} steps, and it takes {needed:,.0f} at least")
-    wanted = claim.environments or tuple(env for env in found if can_be_normalised(env))
-    differences = dict(_differences(claim, found, wanted))
-    missing = [env for env in wanted if env not in differences]
-    if missing or not wanted:
-        where = ", ".join(missing) or "any environment"
-        lacking = f"{claim.a} and {claim.b} do not share {ENOUGH_SEEDS} finished seeds on {where}"
-        return Verdict(claim.text, OPEN, lacking)
-    if claim.one_by_one:
-        cases = {env: mean_interval(np.array(list(by_seed.values()))) for env, by_seed in differences.items()}
-    else:
-        seeds = sorted(set.intersection(*(set(by_seed) for by_seed in differences.values())))
+    asked_of = claim.environments or experiment.environments
+    environments = [env for env in asked_of if env in found]
+    pairs = {env: _pairs(claim, found, env) for env in environments}
+    few = [env for env in environments or asked_of if len(pairs.get(env, ())) < ENOUGH_SEEDS]
+    if few:
+        shared = f"{claim.a} and {claim.b} do not share {ENOUGH_SEEDS} finished seeds on {', '.join(few)}"
+        return Verdict(claim.text, OPEN, shared)
+    if not claim.one_by_one:
+        seeds = sorted(set.intersection(*(set(by_seed) for by_seed in pairs.values())))
         if len(seeds) < ENOUGH_SEEDS:
             return Verdict(claim.text, OPEN, f"fewer than {ENOUGH_SEEDS} seeds are finished everywhere")
-        means = np.mean([[by_seed[seed] for seed in seeds] for by_seed in differences.values()], axis=0)
-        cases = {"on average" if len(wanted) > 1 else wanted[0]: mean_interval(means)}
-    verdicts = {env: RELATIONS[claim.relation](estimate) for env, estimate in cases.items()}
+        means = {seed: np.mean([by_seed[seed] for by_seed in pairs.values()], axis=0) for seed in seeds}
+        pairs = {" and ".join(pairs): means}
+    cases = {where: Case.of(claim, np.array(list(by_seed.values()))) for where, by_seed in pairs.items()}
+    verdicts = {where: RELATIONS[claim.relation](case) for where, case in cases.items()}
     telling = next((v for v in (REFUTED, OPEN) if v in verdicts.values()), CONFIRMED)
-    shown = [f"{cases[env]} ({env})" for env, verdict in verdicts.items() if verdict == telling]
-    return Verdict(claim.text, telling, f"{claim.a} − {claim.b}: {'; '.join(shown)}")
+    shown = [f"{cases[where]} ({where})" for where, verdict in verdicts.items() if verdict == telling]
+    because = f"{claim.a} − {claim.b}: {'; '.join(shown)}, at {timesteps:,} steps"
+    part = telling != OPEN and len(environments) < len(asked_of)
+    share = f" on {len(environments)} of {len(asked_of)} environments" if part else ""
+    return Verdict(claim.text, telling + share, because)
 
 
-def _differences(claim: Claim, found: Results, environments: Sequence[str]) -> Iterator[tuple[str, dict[int, float]]]:
-    """Per environment a − b of the final returns, normalised where they can be, by the seeds that both finished."""
-    for env in environments:
-        cells = found.get(env, {})
-        if claim.a in cells and claim.b in cells:
-            a, b = cells[claim.a].final, cells[claim.b].final
-            shared = sorted(a.keys() & b.keys())
-            if len(shared) >= ENOUGH_SEEDS:
-                pairs = np.array([[a[s], b[s]] for s in shared])
-                scaled = normalised(pairs, env) if can_be_normalised(env) else pairs
-                yield env, dict(zip(shared, scaled[:, 0] - scaled[:, 1], strict=True))
+def _pairs(claim: Claim, found: Results, env: str) -> dict[int, np.ndarray]:
+    """By seed that both have finished, the final returns of a and b, normalised where they can be."""
+
+    def ended(name: str) -> dict[int, float]:
+        final = found[env][name].final if name in found[env] else {}
+        if can_be_normalised(env):
+            final = {seed: float(normalised(np.array(value), env)) for seed, value in final.items()}
+        return final
+
+    a = ended(claim.a)
+    b = dict.fromkeys(a, FIXED[claim.b]) if claim.b in FIXED else ended(claim.b)
+    return {seed: np.array([a[seed], b[seed]]) for seed in sorted(a.keys() & b.keys())}
 
 
-def _bounds(estimate: Estimate) -> tuple[float, float]:
-    assert estimate.low is not None
-    assert estimate.high is not None
-    return estimate.low, estimate.high
+@dataclass(frozen=True)
+class Case:
+    """a − b over seeds, and what difference still counts as none; None where b has nothing to compare with."""
+
+    difference: Estimate
+    margin: float | None
+
+    @classmethod
+    def of(cls, claim: Claim, pairs: np.ndarray) -> Case:
+        """Of the normalised returns [seeds, a and b]."""
+        difference, level = mean_interval(pairs[:, 0] - pairs[:, 1]), mean_interval(pairs[:, 1])
+        if claim.b in FIXED:
+            return cls(difference, CLOSE)
+        assert level.low is not None
+        # Two policies that have learned nothing yet are the same, and say nothing about what they will learn.
+        return cls(difference, CLOSE * level.value if level.low > LEARNED else None)
+
+    def __str__(self) -> str:
+        return f"{self.difference}{' where the latter is hardly above a uniform policy' if self.margin is None else ''}"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        assert self.difference.low is not None
+        assert self.difference.high is not None
+        return self.difference.low, self.difference.high
 
 
-def _is_above(estimate: Estimate) -> str:
-    low, high = _bounds(estimate)
+def _is_above(case: Case) -> str:
+    low, high = case.bounds
     return CONFIRMED if low > 0 else REFUTED if high < 0 else OPEN
 
 
-def _reaches(estimate: Estimate) -> str:
-    low, high = _bounds(estimate)
-    return CONFIRMED if low > -CLOSE else REFUTED if high < -CLOSE else OPEN
+def _reaches(case: Case) -> str:
+    low, high = case.bounds
+    if case.margin is None:
+        return CONFIRMED if low > 0 else OPEN
+    return CONFIRMED if low > -case.margin else REFUTED if high < -case.margin else OPEN
 
 
-def _is_the_same(estimate: Estimate) -> str:
-    low, high = _bounds(estimate)
-    return CONFIRMED if low > -CLOSE and high < CLOSE else REFUTED if low > CLOSE or high < -CLOSE else OPEN
+def _is_the_same(case: Case) -> str:
+    low, high = case.bounds
+    if case.margin is None:
+        return OPEN
+    inside, outside = -case.margin < low and high < case.margin, low > case.margin or high < -case.margin
+    return CONFIRMED if inside else REFUTED if outside else OPEN
 
 
-RELATIONS: dict[str, Callable[[Estimate], str]] = {"above": _is_above, "reaches": _reaches, "same": _is_the_same}
+RELATIONS = {"above": _is_above, "reaches": _reaches, "same": _is_the_same}
 
 
 def judged_luck(counts: dict[str, tuple[int, int, int]], paper_timesteps: int) -> list[Verdict]:
@@ -199,20 +240,17 @@ def judged_luck(counts: dict[str, tuple[int, int, int]], paper_timesteps: int) -
     return [Verdict("a uniform policy never reaches the goal in 5M steps", verdict, because)]
 
 
-def judged_times(ratios: dict[str, Estimate], paper: dict[str, float]) -> list[Verdict]:
-    """The paper's claims about time, given each variant's over that of M = 1.
-
-    :param paper: the same ratios of its hours
-    """
+def judged_times(ratios: Mapping[tuple[str, str], Estimate]) -> list[Verdict]:
+    """The paper's claims about time, given that of one variant over another's."""
+    longer = {(actor, "StaQ M=1"): ("takes 35 to 45 % longer than", 1.35, 1.45) for actor in ACTORS}
+    slower = {(actor, "StaQ M=300"): ("takes longer than", 1.0, np.inf) for actor in ACTORS}
     verdicts = []
-    claims = [("StaQ M=300", 1.0, 1.1), *((name, 1.35, 1.45) for name in ACTORS), ("DQN", 0.55, 0.65)]
-    for name, low, high in claims:
-        claim = f"{name} takes {low:g} to {high:g} times as long as M = 1 ({paper[name]:.2f} there)"
-        found = ratios.get(name)
+    for (name, unit), (words, low, high) in (longer | slower).items():
+        claim, found = f"{name} {words} {unit}", ratios.get((name, unit))
         if found is None or found.low is None or found.high is None:
             verdicts.append(Verdict(claim, OPEN, "both were not timed in two rounds yet"))
             continue
         inside, outside = low <= found.low and found.high <= high, found.low > high or found.high < low
         verdict = CONFIRMED if inside else REFUTED if outside else OPEN
-        verdicts.append(Verdict(claim, verdict, f"{found} on this machine"))
+        verdicts.append(Verdict(claim, verdict, f"{found} times as long, on this machine"))
     return verdicts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from staq.experiments.plan import Planned
-from staq.plots import COLOURS
+from staq.plots import COLOURS, STYLES
 from staq.reports.scores import Curves, Finals, Results, normalised
 from staq.reports.statistics import (
     Estimate,
@@ -26,14 +25,10 @@ from staq.reports.statistics import (
     performance_profiles,
 )
 
-STYLES = list(itertools.product(("-", "--", ":"), COLOURS))
-"""Colour and dash together tell curves apart where colour alone does not."""
-
 
 def style_of(variants: list[str], name: str) -> dict[str, Any]:
     """The same look for a variant in every figure of a report."""
-    line, colour = STYLES[variants.index(name) % len(STYLES)]
-    return {"color": colour, "linestyle": line}
+    return STYLES[variants.index(name) % len(STYLES)]
 
 
 def saved(figure: Any, folder: Path, name: str) -> Path:
@@ -43,7 +38,7 @@ def saved(figure: Any, folder: Path, name: str) -> Path:
     return folder / f"{name}.png"
 
 
-def _panels(n: int, height: float = 3.2) -> tuple[Any, Any]:
+def _panels(n: int, height: float = 3.2) -> tuple[Any, list[Any]]:
     columns = min(n, 3)
     rows = math.ceil(n / columns)
     figure, axes = plt.subplots(
@@ -51,12 +46,16 @@ def _panels(n: int, height: float = 3.2) -> tuple[Any, Any]:
     )
     for unused in axes.flat[n:]:
         unused.axis("off")
-    return figure, axes.flat
+    return figure, list(axes.flat[:n])
 
 
-def _legend(figure: Any, axis: Any) -> None:
-    handles, names = axis.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=min(5, len(names)), frameon=False)
+def _legend(figure: Any, axes: Sequence[Any]) -> None:
+    """One for all panels, with what lies in any of them."""
+    shown: dict[str, Any] = {}
+    for axis in axes:
+        handles, names = axis.get_legend_handles_labels()
+        shown |= dict(zip(names, handles, strict=True))
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=min(5, len(shown)), frameon=False)
 
 
 def learning_curves(found: Results, variants: list[str], folder: Path, marks: dict[str, float] | None = None) -> Path:
@@ -65,7 +64,7 @@ def learning_curves(found: Results, variants: list[str], folder: Path, marks: di
     :param marks: vertical lines, by what they mark
     """
     figure, axes = _panels(len(found))
-    for axis, (env, cells) in zip(axes, found.items(), strict=False):
+    for axis, (env, cells) in zip(axes, found.items(), strict=True):
         for name, curves in cells.items():
             _curve(axis, curves, name, style_of(variants, name))
         for label, step in (marks or {}).items():
@@ -75,20 +74,29 @@ def learning_curves(found: Results, variants: list[str], folder: Path, marks: di
         axis.set_xlabel("environment steps")
         axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
         axis.grid(alpha=0.3)
+        # The runs fill the axis: the interval of two seeds may reach far beyond.
+        lowest = min(float(np.nanmin(curves.returns)) for curves in cells.values())
+        highest = max(float(np.nanmax(curves.returns)) for curves in cells.values())
+        margin = 0.08 * (highest - lowest) or 1.0
+        axis.set_ylim(lowest - margin, highest + margin)
     axes[0].set_ylabel("greedy return")
-    _legend(figure, max(axes, key=lambda axis: len(axis.lines)))
+    _legend(figure, axes)
     return saved(figure, folder, "learning_curves")
 
 
 def _curve(axis: Any, curves: Curves, name: str, style: dict[str, Any]) -> None:
     estimates = [mean_interval(column) for column in curves.returns.T if not np.isnan(column).all()]
     steps = curves.steps[~np.isnan(curves.returns).all(0)]
+    _line(axis, steps, estimates, name, style)
+
+
+def _line(axis: Any, steps: np.ndarray, estimates: Sequence[Estimate], name: str, style: dict[str, Any]) -> None:
+    """Values and the band of their intervals, which is not there where one seed alone has come."""
+    # One evaluation is a point, which no line would show.
     marker = "." if len(steps) < 12 else None
     axis.plot(steps, [e.value for e in estimates], label=name, marker=marker, **style)
-    if len(curves.returns) > 1:
-        low = [e.value if e.low is None else e.low for e in estimates]
-        high = [e.value if e.high is None else e.high for e in estimates]
-        axis.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    low, high = np.array([(e.low, e.high) for e in estimates], dtype=float).T
+    axis.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def final_boxes(found: Results, variants: list[str], folder: Path) -> Path | None:
@@ -98,7 +106,7 @@ def final_boxes(found: Results, variants: list[str], folder: Path) -> Path | Non
     if not panels:
         return None
     figure, axes = _panels(len(panels), height=0.9 + 0.28 * len(variants))
-    for axis, (env, cells) in zip(axes, panels.items(), strict=False):
+    for axis, (env, cells) in zip(axes, panels.items(), strict=True):
         names = [name for name in variants if name in cells][::-1]
         for y, name in enumerate(names):
             colour = style_of(variants, name)["color"]
@@ -118,14 +126,15 @@ def final_boxes(found: Results, variants: list[str], folder: Path) -> Path | Non
 def aggregate(finals: dict[str, np.ndarray], variants: list[str], folder: Path) -> tuple[Path, dict[str, Estimate]]:
     """Interquartile means of the normalised final returns."""
     estimates = interquartile_means(finals)
-    figure, axis = plt.subplots(figsize=(6, 0.8 + 0.35 * len(estimates)), layout="constrained")
+    figure, axis = plt.subplots(figsize=(7, 0.9 + 0.38 * len(estimates)), layout="constrained")
     for y, (name, estimate) in enumerate(reversed(estimates.items())):
         colour = style_of(variants, name)["color"]
         if estimate.low is not None and estimate.high is not None:
             axis.plot([estimate.low, estimate.high], [y, y], color=colour, linewidth=6, alpha=0.35)
         axis.plot(estimate.value, y, "|", color=colour, markersize=14, markeredgewidth=2.5)
     axis.set_yticks(range(len(estimates)), list(estimates)[::-1])
-    axis.set_xlabel("interquartile mean of normalised final return (0 random, 1 the paper's best)")
+    axis.set_ylim(-0.6, len(estimates) - 0.4)
+    axis.set_xlabel("IQM of the final return (0 a uniform policy, 1 the paper's best)")
     axis.grid(alpha=0.3, axis="x")
     return saved(figure, folder, "aggregate"), estimates
 
@@ -139,11 +148,7 @@ def aggregate_curves(found: Results, finals: Finals, variants: list[str], folder
     }  # [seeds, envs, evaluations] each
     figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
     for name, values in scores.items():
-        style, estimates = style_of(variants, name), interquartile_curves({name: values})[name]
-        axis.plot(steps, [e.value for e in estimates], label=name, **style)
-        if estimates[0].low is not None:
-            low, high = np.array([(e.low, e.high) for e in estimates], dtype=float).T
-            axis.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        _line(axis, steps, interquartile_curves({name: values})[name], name, style_of(variants, name))
     axis.set(xlabel="environment steps", ylabel="interquartile mean of normalised return")
     axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
     axis.grid(alpha=0.3)
@@ -164,6 +169,7 @@ def luck(counts: dict[str, tuple[int, int, int]], folder: Path) -> Path:
 def entropies(runs: Sequence[Planned], variants: list[str], folder: Path) -> Path | None:
     """Entropy of the policies that are learned, with that of the uniform one."""
     figure, axis = plt.subplots(figsize=(5, 3.2), layout="constrained")
+    labelled: set[str] = set()
     for run in runs:
         path = run.folder / "progress.csv"
         if not path.exists():
@@ -172,7 +178,8 @@ def entropies(runs: Sequence[Planned], variants: list[str], folder: Path) -> Pat
             rows = [row for row in csv.DictReader(file) if row.get("staq/policy_entropy")]
         if rows:
             steps = [int(row["time/total_timesteps"]) for row in rows]
-            label = run.variant if run.config.seed == 0 else None
+            label = None if run.variant in labelled else run.variant
+            labelled.add(run.variant)
             values = [float(row["staq/policy_entropy"]) for row in rows]
             axis.plot(steps, values, label=label, alpha=0.8, **style_of(variants, run.variant))
     if not axis.lines:

@@ -31,7 +31,7 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #222 }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
 table { border-collapse: collapse; margin: .6rem 0 } td, th { padding: .2rem .7rem; border-bottom: 1px solid #ddd }
-th { text-align: left } td.number { text-align: right; font-variant-numeric: tabular-nums }
+th { text-align: left } td { font-variant-numeric: tabular-nums }
 img { max-width: 100% } .note { color: #555 } pre { background: #f6f6f6; padding: .6rem; overflow-x: auto }
 """
 
@@ -87,32 +87,36 @@ def _returns(experiment: Experiment, runs: Sequence[Planned], out: Path, folder:
         yield _improvement(finals.scores)
         yield _section("Performance profiles", [figures.profiles(finals.scores, variants, folder)], PROFILES)
     else:
-        yield f'<p class="note">{html.escape(NOTHING_TOGETHER)}</p>'
+        reason = NOTHING_TOGETHER if any(env in RANDOM for env in found) else NO_SCALE
+        yield f'<p class="note">{html.escape(reason)}</p>'
     counts = luck.read(out)
     if counts:
-        pictures = [figures.luck(counts, folder), figures.entropies(runs, variants, folder)]
-        yield _section("Exploration", [p for p in pictures if p is not None], LUCK)
+        yield _section("What a uniform policy reaches", [figures.luck(counts, folder)], LUCK)
+    entropies = figures.entropies(runs, variants, folder) if experiment.sticky_rates else None
+    if entropies is not None:
+        yield _section("Entropy of the learned policies", [entropies], "One line per seed.")
     yield _finals(found, variants, timesteps)
-    verdicts = claims.judged(experiment.name, found, timesteps, experiment.paper_timesteps)
+    verdicts = claims.judged(experiment, found, timesteps)
     yield _verdicts([*verdicts, *claims.judged_luck(counts, experiment.paper_timesteps)])
 
 
 def _timings(experiment: Experiment, runs: Sequence[Planned], out: Path, folder: Path) -> Iterator[str]:
     """The parts of a page about time."""
     found, hours, unit = timings(runs), paper("hours"), experiment.variants[0].name
-    compared = {name: ratios(found, name, unit) for name in found}
-    estimates = {name: mean_interval(several) for name, several in compared.items() if len(several)}
+    compared = {(a, b): ratios(found, a, b) for a in found for b in found}
+    estimates = {pair: mean_interval(several) for pair, several in compared.items() if len(several)}
+    machines = {one["machine"] for rounds in found.values() for one in rounds.values()}
     yield (
         f"<h1>{html.escape(experiment.title)}</h1><p>{html.escape(experiment.paper)} of the paper, on "
         f"{html.escape(', '.join(experiment.environments))}: {sum(run.state == 'finished' for run in runs)} of "
-        f"{len(runs)} measurements are made.</p>"
+        f"{len(runs)} measurements are made, on {html.escape(' and '.join(sorted(machines)))}.</p>"
     )
     yield _section("Where the time of a step goes", [figures.phases(mean_phases(found), folder)], PHASES)
     rows = [
         [
             name,
             f"{np.mean([one['total_ms'] for one in rounds.values()]):.2f}",
-            str(estimates.get(name, "")),
+            str(estimates.get((name, unit), "")),
             f"{max(one['peak_gb'] for one in rounds.values()):.2f}",
             f"{hours[name]:g}",
             f"{hours[name] / hours[unit]:.2f}",
@@ -121,7 +125,7 @@ def _timings(experiment: Experiment, runs: Sequence[Planned], out: Path, folder:
     ]
     header = ["variant", "ms per step", f"over {unit} [95 %]", "peak GB", "the paper's hours", f"over {unit}"]
     yield _section("Beside the paper", [], HOURS) + _table(header, rows)
-    yield _verdicts(claims.judged_times(estimates, {name: hours[name] / hours[unit] for name in hours}))
+    yield _verdicts(claims.judged_times(estimates))
 
 
 def _verdicts(verdicts: list[claims.Verdict]) -> str:
@@ -134,22 +138,26 @@ PHASES = (
     "300 Q-functions. Mean over the rounds. DQN is not divided into phases."
 )
 HOURS = (
-    "The paper's hours are of 5M steps on a V100; ratios compare, times do not. DQN learns from StaQ's batches of 256 "
-    "here, with one network where StaQ trains two. The interval is over rounds of the same machine, not over machines."
+    "The paper's hours are of 5M steps on a V100, where many small networks cost hardly more than one; on a CPU each "
+    "takes its time. Ours act for 50 environments at once, DQN for one, as SB3 does; it learns from StaQ's batches of "
+    "256, with one network where StaQ trains two. The interval is over rounds of the same machine, not over machines."
 )
-CURVES = "Mean greedy return over seeds with Student's 95 % interval. One seed has a line and no interval."
+CURVES = (
+    "Mean greedy return over seeds with Student's 95 % interval, which may reach beyond the axes; one seed has none. "
+    "An algorithm that is evaluated a little later, since its updates come at other steps, is shown at the nearest one."
+)
 BOXES = "The last evaluation of every finished run: a dot each, quartiles from three runs on."
 AGGREGATE = (
     "Returns are normalised per environment: 0 is a uniform policy, 1 the best of the paper's Table 1, which gives no "
     "constants of its own. The interval is a stratified bootstrap over seeds (rliable)."
 )
 TOGETHER = (
-    "Interquartile mean over runs and environments of the normalised return, as far as every run has come; bands are "
-    "stratified bootstrap intervals over seeds, and one seed has none."
+    "Interquartile mean over environments and the seeds that are finished in all of them, of the normalised return; "
+    "bands are stratified bootstrap intervals over seeds, and one seed has none."
 )
 LUCK = (
-    "Left: of a uniform policy that holds each action for max(1, Poisson(λ)) steps, the share of episodes that reach "
-    "the goal (their number above the bar). Right: entropy of the learned policies, one line per seed."
+    "Of a uniform policy that holds each action for max(1, Poisson(λ)) steps, the share of episodes that reach the "
+    "goal; their number stands above the bar."
 )
 PROFILES = "The share of runs whose normalised return ends above a value: the higher a curve, the better."
 
@@ -161,17 +169,19 @@ def _of_what(finals: Finals) -> str:
 
 
 NOTHING_TOGETHER = "No environment has a finished run of every variant yet, so that nothing can be aggregated."
+NO_SCALE = "The paper gives no final returns for these environments, so that there is no scale to aggregate them on."
 
 
 def _heading(experiment: Experiment, runs: Sequence[Planned], timesteps: int) -> str:
-    finished, seeds = sum(run.state == "finished" for run in runs), len({run.config.seed for run in runs})
+    finished = sum(run.state == "finished" and not run.of_another_kind for run in runs)
+    seeds = len({run.config.seed for run in runs})
     share = timesteps / experiment.paper_timesteps
     others = [str(run.folder) for run in runs if run.of_another_kind]
     left_out = f" Left out, since they have another configuration: {', '.join(others)}." if others else ""
     return (
         f"<h1>{html.escape(experiment.title)}</h1><p>{html.escape(experiment.paper)} of the paper, at "
-        f"{timesteps:,} environment steps ({share:.2%} of the paper's {experiment.paper_timesteps:,}) and {seeds} of "
-        f"its {experiment.paper_seeds} seeds. {finished} of {len(runs)} runs are finished.{html.escape(left_out)}</p>"
+        f"{timesteps:,} environment steps ({share:.2%} of {experiment.paper_timesteps:,} in full) and {seeds} of "
+        f"{experiment.paper_seeds} seeds. {finished} of {len(runs)} runs are finished.{html.escape(left_out)}</p>"
     )
 
 
@@ -185,12 +195,7 @@ def _section(title: str, pictures: Iterable[Path], note: str) -> str:
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{'' if i == 0 else ' class=number'}>{html.escape(cell)}</td>" for i, cell in enumerate(row))
-        + "</tr>"
-        for row in rows
-    )
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
 
 

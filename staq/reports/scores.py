@@ -73,7 +73,7 @@ Results = dict[str, dict[str, Curves]]
 """By environment and variant, in the order of the experiment."""
 
 
-def results(runs: Sequence[Planned], mode: str = "greedy") -> Results:
+def results(runs: Sequence[Planned]) -> Results:
     """What has been evaluated so far, of the runs that are what was planned."""
     cells: dict[str, dict[str, list[Planned]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
@@ -82,16 +82,16 @@ def results(runs: Sequence[Planned], mode: str = "greedy") -> Results:
     found: Results = {}
     for env, variants in cells.items():
         for variant, members in variants.items():
-            curves = _curves(members, mode)
+            curves = _curves(members)
             if curves is not None:
                 found.setdefault(env, {})[variant] = curves
     return found
 
 
-def _curves(runs: list[Planned], mode: str) -> Curves | None:
+def _curves(runs: list[Planned]) -> Curves | None:
     config = runs[0].config
     steps = np.arange(config.eval_every, config.timesteps + 1, config.eval_every)
-    rows = {run.config.seed: [row for row in read_rows(run.folder) if row.mode == mode] for run in runs}
+    rows = {run.config.seed: [row for row in read_rows(run.folder) if row.mode == "greedy"] for run in runs}
     begun = [run for run in runs if rows[run.config.seed]]
     if not begun:
         return None
@@ -150,9 +150,10 @@ def timings(runs: Sequence[Planned]) -> Timings:
 
 
 def ratios(found: Timings, name: str, unit: str) -> np.ndarray:
-    """Of a variant's time to another's, in the rounds that both have."""
-    rounds = sorted(found.get(name, {}).keys() & found.get(unit, {}).keys())
-    return np.array([found[name][r]["total_ms"] / found[unit][r]["total_ms"] for r in rounds])
+    """Of a variant's time to another's, in the rounds that both have from the same machine."""
+    a, b = found.get(name, {}), found.get(unit, {})
+    rounds = [r for r in sorted(a.keys() & b.keys()) if a[r]["machine"] == b[r]["machine"]]
+    return np.array([a[r]["total_ms"] / b[r]["total_ms"] for r in rounds])
 
 
 def mean_phases(found: Timings) -> dict[str, dict[str, float]]:

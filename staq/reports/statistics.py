@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+try:
+    from rliable import library, metrics
+except ImportError as error:
+    raise ModuleNotFoundError("Reports need rliable: pip install 'staq[experiments]'") from error
+
 LEVEL = 0.95
 REPETITIONS = 2000
 """Bootstrap samples."""
@@ -40,56 +45,35 @@ def mean_interval(values: np.ndarray) -> Estimate:
 
 def interquartile_means(scores: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, Estimate]:
     """IQM over all runs and environments with stratified bootstrap intervals, by rliable. [seeds, envs] each"""
-    from rliable import metrics
 
-    return _bootstrapped(scores, lambda x: np.array([metrics.aggregate_iqm(x)]), seed)
+    def overall(x: np.ndarray) -> np.ndarray:
+        return np.array([metrics.aggregate_iqm(x)])
+
+    return {name: _bootstrapped((values,), overall, REPETITIONS, seed)[0] for name, values in scores.items()}
 
 
 def interquartile_curves(scores: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, list[Estimate]]:
     """The same at every evaluation, in one bootstrap. [seeds, envs, evaluations] each"""
-    from rliable import library, metrics
 
     def every(x: np.ndarray) -> np.ndarray:
         return np.array([metrics.aggregate_iqm(x[..., i]) for i in range(x.shape[-1])])
 
-    found = {}
-    for name, values in scores.items():
-        points = every(values)
-        if len(values) < 2:
-            found[name] = [Estimate(float(point)) for point in points]
-            continue
-        np.random.seed(seed)  # noqa: NPY002
-        _, intervals = library.get_interval_estimates({name: values}, every, reps=REPETITIONS_OF_CURVES)
-        low, high = intervals[name]
-        found[name] = [Estimate(*map(float, three)) for three in zip(points, low, high, strict=True)]
-    return found
+    return {name: _bootstrapped((values,), every, REPETITIONS_OF_CURVES, seed) for name, values in scores.items()}
 
 
 def probabilities_of_improvement(
     scores: Mapping[str, np.ndarray], pairs: list[tuple[str, str]], seed: int = 0
 ) -> dict[tuple[str, str], Estimate]:
     """P(a run of the first beats one of the second), averaged over environments, by rliable."""
-    from rliable import library, metrics
 
-    found = {}
-    for pair in pairs:
-        x, y = scores[pair[0]], scores[pair[1]]
-        value = float(metrics.probability_of_improvement(x, y))
-        if min(len(x), len(y)) < 2:
-            found[pair] = Estimate(value)
-            continue
-        np.random.seed(seed)  # noqa: NPY002  # rliable draws from the global generator
-        _, intervals = library.get_interval_estimates(
-            {"pair": (x, y)}, metrics.probability_of_improvement, reps=REPETITIONS
-        )
-        found[pair] = Estimate(value, *(float(bound) for bound in intervals["pair"].flatten()))
-    return found
+    def improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.array([metrics.probability_of_improvement(x, y)])
+
+    return {(a, b): _bootstrapped((scores[a], scores[b]), improvement, REPETITIONS, seed)[0] for a, b in pairs}
 
 
 def performance_profiles(scores: Mapping[str, np.ndarray], thresholds: np.ndarray, seed: int = 0) -> dict[str, Any]:
     """Share of runs above each score, with intervals where there are several seeds. → (shares, bounds or None)"""
-    from rliable import library
-
     found: dict[str, Any] = {}
     for name, values in scores.items():
         if len(values) < 2:
@@ -102,17 +86,13 @@ def performance_profiles(scores: Mapping[str, np.ndarray], thresholds: np.ndarra
 
 
 def _bootstrapped(
-    scores: Mapping[str, np.ndarray], function: Callable[[np.ndarray], np.ndarray], seed: int
-) -> dict[str, Estimate]:
-    from rliable import library
-
-    found = {}
-    for name, values in scores.items():
-        value = float(function(values)[0])
-        if len(values) < 2:
-            found[name] = Estimate(value)
-            continue
-        np.random.seed(seed)  # noqa: NPY002
-        _, intervals = library.get_interval_estimates({name: values}, function, reps=REPETITIONS)
-        found[name] = Estimate(value, *(float(bound) for bound in intervals[name].flatten()))
-    return found
+    samples: tuple[np.ndarray, ...], function: Callable[..., np.ndarray], repetitions: int, seed: int
+) -> list[Estimate]:
+    """One estimate for each number that a function of samples [seeds, …] has; without intervals for one seed."""
+    points = function(*samples)
+    if min(map(len, samples)) < 2:
+        return [Estimate(float(point)) for point in points]
+    np.random.seed(seed)  # noqa: NPY002  # rliable draws from the global generator
+    what = samples if len(samples) > 1 else samples[0]
+    _, intervals = library.get_interval_estimates({"": what}, function, reps=repetitions)
+    return [Estimate(*map(float, three)) for three in zip(points, *intervals[""], strict=True)]

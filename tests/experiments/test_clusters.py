@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +56,40 @@ def test_a_node_killed_in_mid_run_changes_no_row(tmp_path: Path) -> None:
     finally:
         cluster.shutdown()
     assert killed
+    assert {run.state for run in runs} == {"finished"}
+    assert rows_of(runs) == rows_of(undisturbed)
+
+
+DRIVER = (
+    "import sys; from pathlib import Path; from staq.experiments import backends;"
+    "from tests.experiments.test_experiments import tiny;"
+    "left = backends.prepare(tiny(Path(sys.argv[1]), seeds=1, steps=4000), '');"
+    "backends.ray(left, sys.argv[2], cpus=1, gpus=0, report=lambda: None)"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("home")
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_killed_driver_of_a_cluster_loses_nothing(tmp_path: Path) -> None:
+    """−9 in mid-run, on a cluster that goes on; then the same again."""
+    from ray.cluster_utils import Cluster
+
+    undisturbed = tiny(tmp_path / "local", seeds=1, steps=4000)
+    backends.local(backends.prepare(undisturbed, ""), processes=2, report=lambda: None)
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    runs = tiny(tmp_path / "ray", seeds=1, steps=4000)
+    try:
+        driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path / "ray"), cluster.address])
+        deadline = time.monotonic() + 120
+        while not any((run.folder / "checkpoints").exists() for run in runs) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        driver.kill()
+        driver.wait()
+        assert {run.state for run in runs} == {"begun"}
+        backends.ray(backends.prepare(runs, ""), cluster.address, cpus=1, gpus=0, report=lambda: None)
+    finally:
+        cluster.shutdown()
     assert {run.state for run in runs} == {"finished"}
     assert rows_of(runs) == rows_of(undisturbed)
 
@@ -132,8 +168,8 @@ def test_half_a_gpu_is_refused_by_slurm(tmp_path: Path) -> None:
         backends.slurm([], tmp_path, None, hours=1, cpus=1, gpus=0.5)
 
 
-@pytest.mark.parametrize(("cpus", "gpus", "message"), [(9, 0, "9 CPUs, and the cluster has 4"), (1, 1, "1 GPUs")])
-def test_what_no_cluster_node_has_is_named(cpus: float, gpus: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        backends._check_that_a_run_fits({"CPU": 4.0}, cpus, gpus)
-    backends._check_that_a_run_fits({"CPU": 4.0, "GPU": 1.0}, 4, 0.5)
+@pytest.mark.parametrize(("cpus", "gpus"), [(9, 0), (3, 0), (1, 1), (2, 0.5)])
+def test_what_no_single_node_has_is_named(cpus: float, gpus: float) -> None:
+    with pytest.raises(ValueError, match=f"asks for {cpus} CPUs and {gpus:g} GPUs of one node.*2 CPUs and 0 GPUs"):
+        backends._check_that_a_run_fits([{"CPU": 2.0}, {"CPU": 1.0, "GPU": 0.5}], cpus, gpus)
+    backends._check_that_a_run_fits([{"CPU": 2.0}, {"CPU": 1.0, "GPU": 0.5}], 1, 0.5)

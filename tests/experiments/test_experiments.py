@@ -129,13 +129,17 @@ def test_a_run_killed_just_before_its_end_ends(algo: str, tmp_path: Path, monkey
     (run,) = plan(experiments.load("deep-rl"), tmp_path, 0.001, 1, ["CartPole-v1"], [algo], eval_episodes=1)
     backends.prepare([run], "")
     monkeypatch.setattr(sys, "argv", ["worker", str(run.folder)])
-    assert worker.main() == 0
+    with monkeypatch.context() as killed:
+        killed.setattr(worker, "replace_text", lambda path, text: sys.exit(9))
+        with pytest.raises(SystemExit):
+            worker.main()
     rows = rows_of([run])
-    (run.folder / FINISHED).unlink()
+    assert rows[0]
     assert run.state == "begun"
     assert worker.main() == 0
     assert run.state == "finished"
     assert rows_of([run]) == rows
+    assert not (run.folder / "checkpoints").exists(), "nothing will resume it"
 
 
 def test_another_configuration_in_the_same_folder_is_refused(tmp_path: Path) -> None:
@@ -189,6 +193,51 @@ def test_a_full_disk_is_named_and_loses_nothing(
     assert "Only 3 MB are left" in "".join(status.stopped([disturbed], tmp_path))
     assert work(disturbed) == 0
     assert rows_of([disturbed]) == rows_of([undisturbed])
+
+
+def test_a_worker_that_dies_without_a_word_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a crash of an environment's own code; and a disk too full to begin with."""
+    crashed, unlucky = tiny(tmp_path, seeds=1)
+    backends.prepare([crashed, unlucky], "")
+    (tmp_path / "sitecustomize.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    with monkeypatch.context() as broken:
+        broken.setenv("PYTHONPATH", str(tmp_path))
+        assert backends.local([crashed], processes=1, report=lambda: None) == []
+    assert crashed.state == "failed"
+    assert "The worker ended by signal SIGSEGV" in status.failures([crashed])[0]
+    (unlucky.folder / "output.txt").mkdir()
+    (problem,) = backends.local([unlucky], processes=1, report=lambda: None)
+    assert "output.txt" in problem
+
+
+def test_what_was_typed_is_kept(tmp_path: Path) -> None:
+    (run, *_) = tiny(tmp_path)
+    backends.local(backends.prepare([run], "staq experiment run tiny --seeds 1"), processes=1, report=lambda: None)
+    assert '"command": "staq experiment run tiny --seeds 1"' in (run.folder / "config.json").read_text()
+
+
+def test_a_half_written_line_of_a_log_counts_for_nothing(tmp_path: Path) -> None:
+    (run, *_) = tiny(tmp_path)
+    backends.prepare([run], "")
+    (run.folder / "progress.csv").write_text("time/total_timesteps,x\n200,1\n40.,")
+    assert run.steps_done == 200
+
+
+def test_a_run_ends_with_an_evaluation(tmp_path: Path) -> None:
+    for budget in (0.001, 0.0333, 0.075, 0.31, 1.0):
+        (run, *_) = plan(experiments.load("deep-rl"), tmp_path, budget=budget)
+        assert run.config.timesteps % run.config.eval_every == 0
+        assert run.config.timesteps == pytest.approx(5_000_000 * budget, abs=run.config.eval_every)
+
+
+def test_a_gpu_that_would_lie_idle_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = ["experiment", "run", "memory", "--backend", "ray", "--out", str(tmp_path), "--dry-run"]
+    assert cli.main([*run, "--gpus", "0.5"]) == 1
+    assert "--gpus 0.5 would lie idle: add --device cuda" in capsys.readouterr().err
+    assert cli.main([*run, "--gpus", "0.5", "--device", "cuda"]) == 0
+    with pytest.raises(SystemExit):
+        cli.main([*run, "--hours", "-3"])
+    assert "'-3' is not above 0" in capsys.readouterr().err
 
 
 def test_a_killed_driver_loses_nothing(tmp_path: Path) -> None:
@@ -254,15 +303,17 @@ def test_a_timing_is_an_experiment(
         ms = {} if config.algo == "dqn" else {"acting": 1.0 + config.seed / 100, "gradient": 2.0}
         if config.algo == "ac-nokl" and len(asked) < 10:
             raise RuntimeError("a crash")
-        return {"total_ms": sum(ms.values()) or 2.0, "ms": ms, "peak_gb": 1.0}
+        return {"total_ms": sum(ms.values()) or 2.0, "ms": ms, "peak_gb": 1.0, "machine": "this one"}
 
     monkeypatch.setattr(backends, "run_in_process", timed)
     monkeypatch.setattr(timing, "of_run", of_run)
     assert cli.main("experiment run runtime --budget 0.1".split()) == 1
     assert "Leave it out" in capsys.readouterr().err
     run = [*"experiment run runtime --seeds 2 --algos".split(), "StaQ M=1", "ac-nokl", "dqn"]
-    assert cli.main(run) == 0
-    assert "RuntimeError: a crash" in capsys.readouterr().out
+    assert cli.main(run) == 1
+    said = capsys.readouterr()
+    assert "RuntimeError: a crash" in said.out
+    assert "2 runs failed" in said.err
     assert set(asked) == {os.cpu_count()}
     asked += [0] * 10
     assert cli.main(run) == 0, "what failed is measured again"
@@ -296,8 +347,9 @@ def test_folders_of_several_machines_are_one_experiment(
     """Copied together, with or without what was asked for on either."""
     monkeypatch.chdir(tmp_path)
     out, memory = tmp_path / "experiments" / "memory", experiments.load("memory")
-    here = plan(memory, out, budget=0.001, seeds="0-1", envs=["MinAtar/Freeway-v1"], variants=["StaQ M=1"])
-    there = plan(memory, out, budget=0.001, seeds="5-5", envs=["MinAtar/Breakout-v1"], variants=["natgrad"])
+    asked: dict[str, Any] = {"budget": 0.001, "eval_episodes": 7}
+    here = plan(memory, out, seeds="0-1", envs=["MinAtar/Freeway-v1"], variants=["StaQ M=1"], **asked)
+    there = plan(memory, out, seeds="5-5", envs=["MinAtar/Breakout-v1"], variants=["natgrad"], **asked)
     for run in [*here, *there]:
         lay(run, 1.0)
     assert cli.main("experiment status memory".split()) == 0
@@ -384,7 +436,8 @@ def test_times_in_words() -> None:
 def test_luck_grows_with_held_actions_and_is_counted_once(tmp_path: Path) -> None:
     """A uniform policy hardly ever leaves MountainCar's valley in 200 steps; one that holds its actions does."""
     said: list[str] = []
-    assert luck.seconds_left([20], 20_000, tmp_path) == 2 * luck.seconds_left([], 20_000, tmp_path) > 0
+    assert luck.seconds_left([20, 40], 20_000, tmp_path) == 1.5 * luck.seconds_left([20], 20_000, tmp_path) > 0
+    assert luck.seconds_left([], 20_000, tmp_path) == 0
     luck.count("MountainCar-v0", [20], 20_000, tmp_path, said.append)
     counts = luck.read(tmp_path)
     assert list(counts) == ["none", "20"]
