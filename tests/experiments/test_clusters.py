@@ -34,9 +34,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("home")
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_a_node_killed_in_mid_run_changes_no_row(tmp_path: Path) -> None:
+def test_a_node_killed_in_mid_run_changes_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.cluster_utils import Cluster
 
+    monkeypatch.setattr(backends, "PATIENCE", 0.2)
     undisturbed = tiny(tmp_path / "local", seeds=3, steps=2000)
     backends.local(backends.prepare(undisturbed, ""), processes=2, report=lambda: None)
     cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
@@ -46,6 +47,7 @@ def test_a_node_killed_in_mid_run_changes_no_row(tmp_path: Path) -> None:
     killed: list[float] = []
 
     def kill_when_both_are_busy() -> None:
+        # A finished run has none any more.
         if not killed and sum((run.folder / "checkpoints").exists() for run in runs) >= 2:
             cluster.remove_node(doomed, allow_graceful=False)
             killed.append(time.monotonic())
