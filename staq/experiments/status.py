@@ -21,6 +21,9 @@ FIRST_GUESS = {
 """Seconds of one thread per thousand environment steps, before any run of the experiment itself has been timed:
 roughly what CartPole's 200k and Breakout's first 10k steps took with each preset on two busy cores."""
 
+SECONDS_OF_A_TIMING = 35.0
+"""Mostly its preparation: a full replay and a full stack."""
+
 
 def table(runs: Sequence[Planned]) -> list[str]:
     """One line per environment and variant: runs in each state, and the share of steps that is done."""
@@ -65,7 +68,9 @@ def seconds_left(runs: Sequence[Planned], at_once: int) -> float:
             rates[run.config.env, run.variant].append(evaluated[-1].seconds / evaluated[-1].timesteps)
     total = 0.0
     for run in runs:
-        if run.state != "finished":
+        if run.timed:
+            total += SECONDS_OF_A_TIMING * (run.state != "finished")
+        elif run.state != "finished":
             known = rates.get((run.config.env, run.variant))
             rate = statistics.median(known) if known else first_guess(run)
             total += rate * (run.config.timesteps - run.steps_done)

@@ -389,6 +389,8 @@ def test_the_time_that_is_left(tmp_path: Path) -> None:
     assert status.seconds_left(others, 1) == pytest.approx(10_000 * status.first_guess(others[0]))
     assert status.seconds_left([known, *others], 1) == pytest.approx(20.0)
     assert status.seconds_left([known, *others], 4) == pytest.approx(5.0)
+    timed = plan(experiments.load("runtime"), tmp_path, seeds=1)
+    assert status.seconds_left(timed, 1) == len(timed) * status.SECONDS_OF_A_TIMING
 
 
 def test_a_rival_that_could_not_be_saved_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
