@@ -219,7 +219,7 @@ def phases(ms: dict[str, dict[str, float]], folder: Path) -> Path:
         starts += widths
     axis.bar_label(bars, [f"{total:.1f}" for total in starts], padding=3, fontsize=8)
     axis.set_xlabel("milliseconds per environment step")
-    axis.margins(x=0.08)
+    axis.set_xlim(0, 1.1 * max(starts))
     axis.grid(alpha=0.3, axis="x")
     figure.legend(loc="outside upper center", ncols=7, frameon=False, fontsize=8)
     return saved(figure, folder, "phases")

@@ -135,7 +135,8 @@ def _verdicts(verdicts: list[claims.Verdict]) -> str:
 
 PHASES = (
     "One environment step at the paper's settings, deep in a run: replay and stack are full, so that M = 300 evaluates "
-    "300 Q-functions. Mean over the rounds. DQN is not divided into phases."
+    "300 Q-functions. Mean over the rounds. Refresh is what a policy update needs besides the push: logits of the "
+    "replayed states, and an actor's training. DQN is not divided into phases."
 )
 HOURS = (
     "The paper's hours are of 5M steps on a V100, where many small networks cost hardly more than one; on a CPU each "
