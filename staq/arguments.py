@@ -78,14 +78,35 @@ REQUIREMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "gradient_steps": (_at_least(-1), "a whole number of at least 0, or -1 for one per environment step"),
     "target_update_interval": (_at_least(1), "a whole number of at least 1"),
     "n_atoms": (_at_least(2), "a whole number of at least 2"),
+    # of the rivals
+    "anneal_steps": (_at_least(1), "a whole number of at least 1"),
+    "exploration_steps": (_at_least(1), "a whole number of at least 1"),
+    "exploration_fraction": (lambda v: _number(v) and 0 < v <= 1, "a number above 0 and at most 1"),
+    "exploration_initial_eps": (lambda v: _number(v) and 0 <= v <= 1, "a number between 0 and 1"),
+    "exploration_final_eps": (lambda v: _number(v) and 0 <= v <= 1, "a number between 0 and 1"),
+    "temperature": (_positive, "a positive number"),
+    "scaling": (_number, "a number"),
+    "clip": (lambda v: _number(v) and v <= 0, "a number of at most 0"),
+    "n_steps": (_at_least(1), "a whole number of at least 1"),
+    "n_epochs": (_at_least(1), "a whole number of at least 1"),
+    "clip_range": (lambda v: callable(v) or _positive(v), "a positive number or a schedule"),
+    "ent_coef": (_number, "a number"),
+    "vf_coef": (_number, "a number"),
+    "gae_lambda": (lambda v: _number(v) and 0 <= v <= 1, "a number between 0 and 1"),
+    "target_kl": (lambda v: v is None or _positive(v), "a positive number"),
 }
 
 
-def check(values: Mapping[str, Any], n_envs: int) -> None:
+def check_each(values: Mapping[str, Any]) -> None:
     """Raises for the first value that cannot work, with its name and what it must be."""
     for name, (holds, requirement) in REQUIREMENTS.items():
         if name in values and not holds(values[name]):
             raise ValueError(f"{name}={values[name]!r}: it must be {requirement}.")
+
+
+def check(values: Mapping[str, Any], n_envs: int) -> None:
+    """The same for the arguments of an algorithm of ours, and whether they fit together."""
+    check_each(values)
     if values["buffer_size"] < n_envs:
         raise ValueError(f"buffer_size={values['buffer_size']} is too small for a step of {n_envs} environments.")
     interval = values["policy_update_interval"]

@@ -336,6 +336,11 @@ def _resumed(options: argparse.Namespace) -> tuple[Config, Path]:
             "given, to extend it."
         )
     config = Config.load(options.resume)
+    if options.timesteps is not None and options.timesteps < config.timesteps:
+        raise ValueError(
+            f"--timesteps {options.timesteps} would shorten {options.resume}, which was to have {config.timesteps}: "
+            "a run can only be extended."
+        )
     return replace(config, timesteps=options.timesteps or config.timesteps), options.resume
 
 
@@ -389,46 +394,56 @@ def _add_policy_arguments(command: argparse.ArgumentParser) -> None:
 
 def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str, str | None]:
     """The policy of a run, an export or (trusted) a zip of ``model.save``; its environment, and actions there."""
-    from staq import StaQ
     from staq.export import DESCRIPTION, load_policy
+    from staq.runs import trained_player
 
     path: Path = options.run
     policy: Any
+    environment: str | None = None
     actions: str | None = None
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist.")
     if path.is_file():
-        if not options.trust:
-            raise ValueError(
-                f"{path} is a pickled model, and loading it can run any code that its maker put in. If you trust its "
-                "source, add --trust; or ask for an export (model.export), which is data only."
-            )
-        try:
-            policy, environment = StaQ.load(path, device="cpu").policy, None
-        except Exception as error:  # unpickling a foreign file can fail in any way
-            raise ValueError(f"{path} is not a model saved by StaQ ({type(error).__name__}: {error}).") from error
-    elif (path / "config.json").exists() and Config.load(path).algo in RIVALS:
-        from staq.runs import trained_player
-
-        config, inner = Config.load(path), path / ("best_model" if options.best else "model")
+        policy = _unpickled(path, options.trust)
+    else:
+        run, inner = path, path / ("best_model" if options.best else "model")
+        if path.name in ("model", "best_model") or (path / DESCRIPTION).exists():
+            run, inner = path.parent, path
         if not inner.exists():
             raise FileNotFoundError(
                 f"{path} holds no {inner.name}: is the run finished? (--best takes the best so far)"
             )
-        policy, environment, actions = trained_player(config, inner), config.env, config.actions
-    else:
-        inner = path / ("best_model" if options.best else "model")
-        if not (path / DESCRIPTION).exists() and not inner.exists():
-            raise FileNotFoundError(
-                f"{path} holds no {inner.name}: is the run finished? (--best takes the best so far)"
-            )
-        policy, description = load_policy(path if (path / DESCRIPTION).exists() else inner)
-        environment = description["environment"]
-        actions = "boundary" if description.get("boundary_actions") else None
+        config = Config.load(run) if (run / "config.json").exists() else None
+        if config is not None and config.algo in RIVALS:
+            policy, environment, actions = trained_player(config, inner), config.env, config.actions
+        else:
+            policy, description = load_policy(inner)
+            environment = description["environment"]
+            actions = "boundary" if description.get("boundary_actions") else None
     env_id = options.env or environment
     if env_id is None:
         raise ValueError(f"{path} does not say which environment it is for: name it with --env.")
     return policy, env_id, actions or _boundary_if_needed(policy, path, env_id)
+
+
+def _unpickled(path: Path, trusted: bool) -> Any:
+    """The policy of a model's zip, which does not say whose it is: of the first algorithm that can read it."""
+    from staq.evaluation import player_of
+    from staq.family import FAMILY
+    from staq.rivals import class_of
+
+    if not trusted:
+        raise ValueError(
+            f"{path} is a pickled model, and loading it can run any code that its maker put in. If you trust its "
+            "source, add --trust; or ask for an export (model.export), which is data only."
+        )
+    problems = []
+    for algo in presets.algorithms():
+        try:
+            return player_of((FAMILY.get(algo) or class_of(algo)).load(path, device="cpu"))
+        except Exception as error:  # unpickling a foreign file can fail in any way
+            problems.append(f"{type(error).__name__}: {error}".splitlines()[0])
+    raise ValueError(f"{path} is not a model saved by StaQ, its relatives or rivals ({problems[0]}).")
 
 
 def _boundary_if_needed(policy: Any, path: Path, env_id: str) -> str | None:

@@ -35,7 +35,7 @@ class Evaluation:
 
     timesteps: int
     mode: str
-    """"greedy" takes the likeliest action, "stochastic" samples the policy (without ε)."""
+    """"greedy" takes the likeliest action, "stochastic" samples the policy: ours without ε, DQN's by its ε."""
     episodes: int
     mean: float
     """Mean return, unscaled."""

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
@@ -18,7 +19,7 @@ from staq.algorithm import PolicyMirrorDescent
 from staq.family import FAMILY
 from staq.q_networks import ConvMlp, QEnsemble
 from staq.rivals import small_image
-from staq.runs import Config, make_envs
+from staq.runs import Config, build, make_envs
 from staq.updates import StackUpdate
 
 N_CRITICS, BATCH_SIZE, BUFFER_SIZE, INTERVAL, WINDOW = 2, 256, 50_000, 5000, 200
@@ -94,7 +95,7 @@ def full_model(
     update = model.policy.policy_update
     if isinstance(update, StackUpdate):
         stack = update.stack
-        random = [QEnsemble(model.policy.architecture, N_CRITICS).weights] * memory_size
+        random = [QEnsemble(model.policy.architecture, model.n_critics).weights] * memory_size
         stack.restore(memory_size, [model.step_size.beta**i for i in range(memory_size)], stack.prefactor, random)
     model._begin_iteration()
     model.gradient_steps = -1
@@ -164,28 +165,34 @@ def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
-def dqn_ms(
-    env_id: str, steps: int, samples: int, batch_size: int = BATCH_SIZE, buffer_size: int = BUFFER_SIZE
-) -> float:
-    """Milliseconds per environment step of Stable-Baselines3's DQN with StaQ's network and batch, one update per step.
-
-    The median of samples, after one to warm up. Its critic is one network where StaQ trains two.
-    """
+def dqn_like_staq(env_id: str) -> DQN:
+    """SB3's DQN with StaQ's network and batch, one update per step. Its critic is one network where StaQ trains two."""
     board = env_id.startswith("MinAtar/")
-    network = small_image() if board else {"net_arch": [256, 256]}
-    model = DQN(
+    return DQN(
         "MlpPolicy",
         make_envs(env_id, 1),
-        buffer_size=buffer_size,
-        batch_size=batch_size,
-        learning_starts=batch_size,
+        buffer_size=BUFFER_SIZE,
+        batch_size=BATCH_SIZE,
         train_freq=1,
         gradient_steps=1,
-        policy_kwargs=network,
+        policy_kwargs=small_image() if board else {"net_arch": [256, 256]},
         seed=0,
         device="cpu",
     )
-    model.learn(batch_size)
+
+
+def dqn_ms(model: DQN, steps: int, samples: int) -> float:
+    """Milliseconds per environment step of a DQN deep in a run, its replay full: the median, after one to warm up."""
+    model.learning_starts = 0
+    model.learn(model.batch_size)
+    buffer = model.replay_buffer
+    assert buffer is not None
+    for rows in (
+        *(buffer.observations, buffer.next_observations, buffer.actions),
+        *(buffer.rewards, buffer.dones, buffer.timeouts),
+    ):
+        rows[:] = rows[np.arange(len(rows)) % buffer.pos]
+    buffer.full = True
     found = []
     for _ in range(samples + 1):
         start = time.perf_counter()
@@ -199,13 +206,14 @@ def of_run(config: Config, steps: int = STEPS) -> dict[str, Any]:
     torch.set_num_threads(config.threads)
     ms: Phases = {}
     if config.algo == "dqn":
-        settings = {name: config.hyperparameters[name] for name in ("batch_size", "buffer_size")}
-        total = dqn_ms(config.env, steps, SAMPLES, **settings)
+        model = build(config, make_envs(config.env, config.n_envs))
+        assert isinstance(model, DQN)
+        total = dqn_ms(model, steps, SAMPLES)
     else:
         settings = config.hyperparameters | {"device": config.device}
-        model = full_model(config.env, settings.pop("memory_size", 300), config.n_envs, algo=config.algo, **settings)
+        ours = full_model(config.env, settings.pop("memory_size", 300), config.n_envs, algo=config.algo, **settings)
         # An actor takes thousands of gradient steps per iteration however short that is: one sample of them will do.
-        ms = measured(model, steps, SAMPLES if isinstance(model.policy.policy_update, StackUpdate) else 1)
+        ms = measured(ours, steps, SAMPLES if isinstance(ours.policy.policy_update, StackUpdate) else 1)
         total = sum(ms.values())
     machine = f"{cpu_name()}, {config.threads} threads, {config.device}"
     return {"total_ms": total, "ms": ms, "peak_gb": peak_memory(), "machine": machine}

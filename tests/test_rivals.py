@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from torch import nn
 
 from staq import presets
 from staq.cli import main
-from staq.rivals import MDQN, RIVALS, SmallImage, build
+from staq.family import FAMILY
+from staq.rivals import MDQN, RIVALS, SmallImage, build, class_of
 from staq.rivals.checkpoint import TRANSITION, RivalCheckpoints, resume_rival
 from staq.rivals.m_dqn import munchausen_target
 from staq.rivals.player import Player
@@ -78,7 +80,7 @@ def test_m_dqn_learns_and_is_an_sb3_model(tmp_path: Path) -> None:
         MDQN("MlpPolicy", IdentityEnv(dim=3), temperature=0)
 
 
-DQN_TABLE: dict[str, Any] = {"gamma": 0.99, "train_freq": 1, "gradient_steps": 1, "exploration_final_eps": 0.1}
+DQN_TABLE: dict[str, Any] = {"gamma": 0.99, "train_freq": 1, "gradient_steps": -1, "exploration_final_eps": 0.1}
 DQN_TABLE |= {"exploration_steps": 20_000}
 DQN_CLASSIC = DQN_TABLE | {"target_update_interval": 100, "learning_rate": 1e-3, "buffer_size": 50_000}
 DQN_CLASSIC |= {"batch_size": 128, "policy_kwargs": {"net_arch": [512, 512]}}
@@ -318,3 +320,65 @@ def test_a_short_run_of_ppo_is_the_beginning_of_a_long_one(timesteps: int, at_ha
     env = make_envs("MinAtar/Breakout-v1", 1)
     model = build("ppo", preset.policy, env, preset.hyperparameters, timesteps, seed=0, device="cpu")
     assert [model.clip_range(left) for left in (1.0, 0.5, 0.0)] == pytest.approx([0.1, at_half, at_end])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("ppo --batch-size 1", "ppo cannot be built with these settings.*batch_size"),
+        ("ppo --n-steps 0", "n_steps=0: it must be a whole number of at least 1"),
+        ("ppo --clip-range abc", "clip_range='abc': it must be a positive number or a schedule"),
+        ("ppo --learning-rate lin_x", "learning_rate='lin_x': it must be a number"),
+        ("ppo --policy CnnPolicy", "CnnPolicy reads boards and images"),
+        ("dqn --batch-size 0", "batch_size=0"),
+        ("dqn --gamma abc", "gamma='abc'"),
+        ("dqn --exploration-steps 0", "exploration_steps=0"),
+        ("dqn --exploration-fraction 0.5", "use exploration_steps"),
+        ("dqn --policy-kwargs {activation_fn='Foo'}", "activation_fn='Foo' is no layer"),
+        ("m-dqn --scaling abc", "scaling='abc': it must be a number"),
+        ("m-dqn --temperature 0", "temperature=0: it must be a positive number"),
+    ],
+)
+def test_what_cannot_work_is_named(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    run = ["train", "CartPole-v1", "--timesteps", "64", "--out", str(out), "--algo", *words.split()]
+    assert main(run) == 1
+    assert re.search(message, capsys.readouterr().err)
+    assert not out.exists()
+
+
+def test_one_update_per_step_with_several_environments() -> None:
+    settings = presets.load("dqn-classic").hyperparameters | {"buffer_size": 1000, "policy_kwargs": {"net_arch": [8]}}
+    model = build("dqn", "MlpPolicy", make_envs("CartPole-v1", 4), settings, 1000, seed=0, device="cpu")
+    assert isinstance(model, DQN)
+    model.learn(500)
+    assert model._n_updates == model.num_timesteps - model.learning_starts
+
+
+@pytest.mark.parametrize("algo", ["ac-mproj", "natgrad", "m-dqn", "ppo"])
+def test_a_trusted_zip_of_any_algorithm_is_evaluated(
+    algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.zip"
+    algorithm = FAMILY[algo] if algo in FAMILY else class_of(algo)
+    algorithm("MlpPolicy", make_envs("CartPole-v1", 1), policy_kwargs={"net_arch": [8]}).save(path)  # type: ignore[call-arg]
+    assert main(["eval", str(path), "--env", "CartPole-v1", "--episodes", "1"]) == 1
+    assert "--trust" in capsys.readouterr().err
+    assert main(["eval", str(path), "--env", "CartPole-v1", "--episodes", "1", "--trust"]) == 0
+    assert "greedy" in capsys.readouterr().out
+
+
+def test_a_folder_of_parameters_is_evaluated_as_its_run_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    short = ["--timesteps", "2048", "--eval-every", "2048", "--eval-episodes", "1", "--out", str(run)]
+    assert main(["train", "CartPole-v1", "--algo", "ppo", *short]) == 0
+    capsys.readouterr()
+    said = set()
+    for path in (run, run / "model", run / "best_model"):
+        assert main(["eval", str(path), "--episodes", "1"]) == 0
+        said.add(capsys.readouterr().out)
+    assert len(said) == 1
+    assert main(["train", "--resume", str(run), "--timesteps", "1000"]) == 1
+    assert "a run can only be extended" in capsys.readouterr().err

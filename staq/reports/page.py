@@ -118,8 +118,8 @@ def _timings(experiment: Experiment, runs: Sequence[Planned], out: Path, folder:
             f"{np.mean([one['total_ms'] for one in rounds.values()]):.2f}",
             str(estimates.get((name, unit), "")),
             f"{max(one['peak_gb'] for one in rounds.values()):.2f}",
-            f"{hours[name]:g}",
-            f"{hours[name] / hours[unit]:.2f}",
+            f"{hours[name]:g}" if name in hours else "",
+            f"{hours[name] / hours[unit]:.2f}" if name in hours else "",
         ]
         for name, rounds in found.items()
     ]
@@ -140,8 +140,9 @@ PHASES = (
 )
 HOURS = (
     "The paper's hours are of 5M steps on a V100, where many small networks cost hardly more than one; on a CPU each "
-    "takes its time. Ours act for 50 environments at once, DQN for one, as SB3 does; it learns from StaQ's batches of "
-    "256, with one network where StaQ trains two. The interval is over rounds of the same machine, not over machines."
+    "takes its time. Ours act for 50 environments at once and have kernels of their own; DQN is SB3's, acts for one, "
+    "and learns from StaQ's batches of 256 with one network where StaQ trains two: the row of one critic is about what "
+    "it would cost on our loop. The interval is over rounds of the same machine, not over machines."
 )
 CURVES = (
     "Mean greedy return over seeds with Student's 95 % interval, which may reach beyond the axes; one seed has none. "

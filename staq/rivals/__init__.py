@@ -10,6 +10,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 from torch import nn
 
+from staq.arguments import check_each
 from staq.rivals.m_dqn import MDQN
 from staq.rivals.networks import SmallImage, small_image
 
@@ -47,23 +48,36 @@ def build(
             "use --actions boundary" if isinstance(env.action_space, spaces.Box) else "staq, ppo and trpo take them"
         )
         raise ValueError(f"{algo} needs discrete actions, not {env.action_space}: {remedy}.")
+    if policy == "CnnPolicy" and len(env.observation_space.shape) != 3:
+        raise ValueError(f"CnnPolicy reads boards and images, not {env.observation_space}: use MlpPolicy.")
     settings = dict(hyperparameters)
     share = timesteps / (settings.pop("anneal_steps", None) or timesteps)
-    settings = {name: _schedule(value, share) for name, value in settings.items()}
+    settings = {name: _schedule(name, value, share) for name, value in settings.items()}
+    check_each(settings)
     exploration_steps = settings.pop("exploration_steps", None)
     if exploration_steps is not None:
+        if "exploration_fraction" in settings:
+            raise ValueError("exploration_fraction: the preset says it in steps; use exploration_steps.")
         settings["exploration_fraction"] = min(1.0, exploration_steps / timesteps)
     network: dict[str, Any] = dict(settings.pop("policy_kwargs", None) or {})
-    network["activation_fn"] = getattr(nn, network.pop("activation_fn", "ReLU"))
+    activation = network.pop("activation_fn", "ReLU")
+    if not hasattr(nn, activation):
+        raise ValueError(f"activation_fn={activation!r} is no layer of torch.nn, such as ReLU or Tanh.")
+    network["activation_fn"] = getattr(nn, activation)
     if policy == "CnnPolicy":
         network = small_image(network["activation_fn"]) | network
-    model = class_of(algo)("MlpPolicy", env, policy_kwargs=network, seed=seed, device=device, **settings)
-    return model
+    try:
+        return class_of(algo)("MlpPolicy", env, policy_kwargs=network, seed=seed, device=device, **settings)
+    except AssertionError as error:  # SB3's way to say what does not fit together
+        raise ValueError(f"{algo} cannot be built with these settings: {error}") from error
 
 
-def _schedule(value: Any, share: float) -> Any:
+def _schedule(name: str, value: Any, share: float) -> Any:
     """:param share: of the steps over which a value is annealed, those of the run"""
     if not isinstance(value, str) or not value.startswith(ANNEALED):
         return value
-    start = float(value.removeprefix(ANNEALED))
+    try:
+        start = float(value.removeprefix(ANNEALED))
+    except ValueError as error:
+        raise ValueError(f"{name}={value!r}: it must be a number, or one that falls to zero, as lin_0.1.") from error
     return LinearSchedule(start, start * max(0.0, 1 - share), min(1.0, 1 / share))

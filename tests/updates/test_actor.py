@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,41 @@ def test_the_line_search_never_exceeds_its_limit_and_always_gains(max_kl: float)
         if not torch.equal(after, before):
             gain = soft_value(q, after, 0.4).mean() - soft_value(q, before, 0.4).mean()
             assert gain.item() > -1e-7
+
+
+def test_the_first_step_is_as_long_as_the_limit_allows() -> None:
+    """Near the uniform policy the quadratic model is right: √(2ε/gᵀF⁻¹g) F⁻¹g goes as far as ε."""
+    replay, critics = states_in_equal_number()
+    update = natural_gradient(1e-4)
+    before = policy(update)
+    update.improve(critics, replay, STEP)
+    assert kl_divergence(policy(update), before).mean().item() == pytest.approx(1e-4, rel=0.4)
+
+
+def test_a_step_that_is_too_long_is_shortened_and_taken() -> None:
+    replay, critics = states_in_equal_number()
+    update = natural_gradient(0.5)
+    with torch.no_grad():
+        update.actor.weights[OUTPUT_WEIGHT].normal_().mul_(4)
+    before = policy(update)
+    update.improve(critics, replay, STEP)
+    assert update.diagnostics()["line_search_trials"] > 1
+    assert not torch.equal(policy(update), before)
+
+
+def test_an_actor_keeps_its_weights_and_its_optimisers_state() -> None:
+    replay, critics = states_in_equal_number()
+    update = converged(GradientActor(linear(), 2, moment_projection, actor_steps=30, batch_size=24))
+    assert update.optimizer is not None
+    update.improve(critics, replay, STEP)
+    first = policy(update)
+    for group in update.optimizer.param_groups:
+        group["lr"] = 0.0
+    update.improve(critics, replay, STEP)
+    assert torch.equal(policy(update), first), "warm-started"
+    assert not torch.equal(first, torch.zeros_like(first).log_softmax(-1))
+    assert {int(state["step"]) for state in update.optimizer.state.values()} == {60}
+    assert all(signature(FAMILY[algo]).parameters["actor_steps"].default == 5000 for algo in ("ac-mproj", "ac-nokl"))
 
 
 def test_a_step_that_cannot_gain_is_not_taken() -> None:
