@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from staq.experiments.plan import Planned
-from staq.experiments.worker import run_in_process
+from staq.experiments.worker import AT_WORK, run_in_process
 
 Report = Callable[[], None]
 """Called now and then, to show progress."""
@@ -41,9 +45,17 @@ def prepare(runs: Sequence[Planned], command: str) -> list[Planned]:
 def local(runs: Sequence[Planned], processes: int, report: Report) -> list[str]:
     """So many processes side by side, of one thread each.
 
+    SIGTERM stops it as Ctrl-C does, which reaches the workers by itself: each ends its iteration first.
+
     :return: what went wrong outside of the runs, such as a disk too full to begin one
     """
-    with ThreadPoolExecutor(processes) as pool:
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for child in list(AT_WORK):
+            child.terminate()
+        raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(processes) as pool, handling(signal.SIGTERM, stop):
         waiting = [pool.submit(run_in_process, str(run.folder), run.config.threads, run.timed) for run in runs]
         try:
             while not all(future.done() for future in waiting):
@@ -54,6 +66,19 @@ def local(runs: Sequence[Planned], processes: int, report: Report) -> list[str]:
                 future.cancel()
             raise
     return sorted({str(error) for future in waiting if (error := future.exception()) is not None})
+
+
+@contextmanager
+def handling(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """A signal's handler meanwhile, where there can be one: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, previous)
 
 
 def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, report: Report) -> list[str]:

@@ -24,6 +24,9 @@ from staq.experiments.plan import ERROR, FINISHED, TIMING
 from staq.runs import Config
 from staq.whole_files import replace_text
 
+AT_WORK: set[subprocess.Popen[bytes]] = set()
+"""The workers of this process."""
+
 
 def main() -> int:
     from staq import runs, timing
@@ -68,7 +71,12 @@ def run_in_process(folder: str, threads: int, timed: bool) -> int:
     error, output = Path(folder) / ERROR, Path(folder) / "output.txt"
     with output.open("a") as file:
         command = [sys.executable, "-m", "staq.experiments.worker", folder, *["timed"] * timed]
-        code = subprocess.run(command, stdout=file, stderr=file, env=environment, check=False).returncode
+        with subprocess.Popen(command, stdout=file, stderr=file, env=environment) as child:
+            AT_WORK.add(child)
+            try:
+                code = child.wait()
+            finally:
+                AT_WORK.discard(child)
     if code not in (0, 2) and not error.exists():
         # It could not say so itself: a crash of the environment's own code, or too little memory.
         cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -240,23 +240,29 @@ def test_a_gpu_that_would_lie_idle_is_named(capsys: pytest.CaptureFixture[str], 
     assert "'-3' is not above 0" in capsys.readouterr().err
 
 
-def test_a_killed_driver_loses_nothing(tmp_path: Path) -> None:
-    """−9 in the middle of the first runs; its workers live on, and the second driver waits for them."""
-    undisturbed = tiny(tmp_path / "undisturbed")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_driver_loses_nothing(how: signal.Signals, tmp_path: Path) -> None:
+    """In the middle of the first runs. After −9 its workers live on, and the second driver waits for them; SIGTERM ends
+    them after their iteration."""
+    undisturbed = tiny(tmp_path / "undisturbed", seeds=1, steps=2000)
     backends.local(backends.prepare(undisturbed, ""), processes=2, report=lambda: None)
     script = (
         "import sys; from pathlib import Path; from staq.experiments import backends;"
-        "from tests.experiments.test_experiments import tiny;"
-        "runs = tiny(Path(sys.argv[1])); backends.local(backends.prepare(runs, ''), 2, lambda: None)"
+        "from tests.experiments.test_experiments import tiny; runs = tiny(Path(sys.argv[1]), seeds=1, steps=2000);"
+        "backends.local(backends.prepare(runs, ''), 2, lambda: None)"
     )
-    driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "killed")])
-    runs = tiny(tmp_path / "killed")
+    driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "killed")], stderr=subprocess.DEVNULL)
+    runs = tiny(tmp_path / "killed", seeds=1, steps=2000)
     deadline = time.monotonic() + 120
-    while not any((run.folder / "checkpoints").exists() for run in runs) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(driver.pid, signal.SIGKILL)
+    while not all((run.folder / "checkpoints").exists() for run in runs) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    driver.send_signal(how)
     driver.wait()
+    stopped = [run.steps_done for run in runs]
     assert any(run.state != "finished" for run in runs)
+    if how == signal.SIGTERM:
+        time.sleep(1)
+        assert [run.steps_done for run in runs] == stopped, "nobody is at work any more"
     backends.local(backends.prepare(runs, ""), processes=2, report=lambda: None)
     assert {run.state for run in runs} == {"finished"}
     assert rows_of(runs) == rows_of(undisturbed)
