@@ -329,6 +329,7 @@ def test_a_short_run_of_ppo_is_the_beginning_of_a_long_one(timesteps: int, at_ha
         ("ppo --n-steps 0", "n_steps=0: it must be a whole number of at least 1"),
         ("ppo --clip-range abc", "clip_range='abc': it must be a positive number or a schedule"),
         ("ppo --learning-rate lin_x", "learning_rate='lin_x': it must be a number"),
+        ("ppo --anneal-steps 0", "anneal_steps=0"),
         ("ppo --policy CnnPolicy", "CnnPolicy reads boards and images"),
         ("dqn --batch-size 0", "batch_size=0"),
         ("dqn --gamma abc", "gamma='abc'"),

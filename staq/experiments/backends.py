@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -55,7 +53,8 @@ def local(runs: Sequence[Planned], processes: int, report: Report) -> list[str]:
             child.terminate()
         raise KeyboardInterrupt
 
-    with ThreadPoolExecutor(processes) as pool, handling(signal.SIGTERM, stop):
+    before = signal.signal(signal.SIGTERM, stop)
+    with ThreadPoolExecutor(processes) as pool:
         waiting = [pool.submit(run_in_process, str(run.folder), run.config.threads, run.timed) for run in runs]
         try:
             while not all(future.done() for future in waiting):
@@ -65,20 +64,9 @@ def local(runs: Sequence[Planned], processes: int, report: Report) -> list[str]:
             for future in waiting:
                 future.cancel()
             raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
     return sorted({str(error) for future in waiting if (error := future.exception()) is not None})
-
-
-@contextmanager
-def handling(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """A signal's handler meanwhile, where there can be one: in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, previous)
 
 
 def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, report: Report) -> list[str]:

@@ -69,12 +69,8 @@ def experiment_list(options: argparse.Namespace) -> None:
 def experiment_show(options: argparse.Namespace) -> None:
     experiment = experiments.load(options.name)
     print(f"{experiment.title} ({experiment.paper})")
-    length = (
-        f"timed, {experiment.seeds} rounds"
-        if experiment.timed
-        else (f"{experiment.timesteps:,} steps, {experiment.seeds} seeds")
-    )
-    print(f"{length}, on {', '.join(experiment.environments)}")
+    runs = "rounds, timed" if experiment.timed else f"seeds of {experiment.timesteps:,} steps"
+    print(f"{experiment.seeds} {runs}, on {', '.join(experiment.environments)}")
     for variant in experiment.variants:
         settings = ", ".join(f"{name}={value}" for name, value in variant.hyperparameters.items())
         print(f"  {variant.name:24} {variant.algo:14} {settings}{variant.actions or ''}")
@@ -107,7 +103,7 @@ def experiment_run(options: argparse.Namespace) -> None:
         print("\n".join([*status.table(runs), *status.failures(runs), *status.stopped(runs, out)]))
     print(f"staq experiment {'report' if ended else 'status'} {options.name} --out {out}")
     failed = sum(run.state == "failed" for run in runs)
-    if failed:
+    if ended and failed:
         raise ChildProcessError(f"{failed} runs failed, as listed above. Run the same command again to try them again.")
 
 

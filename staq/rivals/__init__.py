@@ -51,7 +51,9 @@ def build(
     if policy == "CnnPolicy" and len(env.observation_space.shape) != 3:
         raise ValueError(f"CnnPolicy reads boards and images, not {env.observation_space}: use MlpPolicy.")
     settings = dict(hyperparameters)
-    share = timesteps / (settings.pop("anneal_steps", None) or timesteps)
+    anneal_steps = settings.pop("anneal_steps", timesteps)
+    check_each({"anneal_steps": anneal_steps})
+    share = timesteps / anneal_steps
     settings = {name: _schedule(name, value, share) for name, value in settings.items()}
     check_each(settings)
     exploration_steps = settings.pop("exploration_steps", None)
