@@ -163,9 +163,8 @@ def main() -> None:
         results = run(options.threads) | {"minutes": (time.perf_counter() - start) / 60}
         (FOLDER / "latest.json").write_text(json.dumps(results, indent=1) + "\n")
         draw(results, FOLDER)
-    table = markdown(json.loads((FOLDER / "latest.json").read_text()))
-    publish(table, FOLDER.parent.parent / "README.md")
-    print(table)
+        publish(markdown(results), FOLDER.parent.parent / "README.md")
+    print(markdown(json.loads((FOLDER / "latest.json").read_text())))
 
 
 if __name__ == "__main__":

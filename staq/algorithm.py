@@ -554,6 +554,9 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         """As in SB3."""
         model = super().load(*arguments, **keywords)
         model.policy.policy_update.begin_iteration(model.step_size)
+        # What the iteration that it was saved in had collected is not in the file: it begins again.
+        model.steps_collected -= model._steps_in_iteration
+        model._steps_in_iteration = 0
         return model
 
     def _recompute_logits(self) -> None:

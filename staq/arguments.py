@@ -6,6 +6,7 @@ import argparse
 import difflib
 import inspect
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -35,7 +36,7 @@ NO_MEANING_HERE = {
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _positive(value: Any) -> bool:
@@ -97,6 +98,10 @@ REQUIREMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+LARGEST_RATIO = 1e12
+"""Of η to the entropy weight: beyond it 1 − β is lost in rounding."""
+
+
 def check_each(values: Mapping[str, Any]) -> None:
     """Raises for the first value that cannot work, with its name and what it must be."""
     for name, (holds, requirement) in REQUIREMENTS.items():
@@ -109,6 +114,12 @@ def check(values: Mapping[str, Any], n_envs: int) -> None:
     check_each(values)
     if values["buffer_size"] < n_envs:
         raise ValueError(f"buffer_size={values['buffer_size']} is too small for a step of {n_envs} environments.")
+    entropy = min(values["ent_weight_init"], values["ent_weight_final"])
+    if values["kl_weight"] > LARGEST_RATIO * entropy:
+        raise ValueError(
+            f"kl_weight={values['kl_weight']:g} is more than {LARGEST_RATIO:g} times the entropy weight {entropy:g}: β "
+            "rounds to 1, and the weights of Eq. 2 diverge. Lower the one or raise the other."
+        )
     interval = values["policy_update_interval"]
     if interval % n_envs:
         below = interval - interval % n_envs
@@ -156,6 +167,18 @@ def hyperparameters(algorithm: type) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in _NOT_HYPERPARAMETERS}
 
 
+def meanings_of_arguments(algorithm: type) -> dict[str, str]:
+    """What the documentation of a class and of those above it says of their arguments."""
+    found: dict[str, str] = {}
+    for parent in algorithm.__mro__:
+        if parent.__module__.startswith("staq."):
+            for name, text in re.findall(
+                r":param (\w+): (.+?)(?=\n *:param|\n *\n|\Z)", parent.__doc__ or "", re.DOTALL
+            ):
+                found.setdefault(name, " ".join(text.replace("`", "").split()))
+    return found
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for a misspelt word, if anything comes near it."""
     matches = difflib.get_close_matches(word, list(known), 1, cutoff=0.4)
@@ -192,7 +215,7 @@ def checked_env(env: GymEnv | str | None) -> GymEnv | None:
 def whole_number(text: str) -> int:
     """5000, 5_000 or 5e3."""
     number = float(text)
-    if number != int(number) or number <= 0:
+    if not number.is_integer() or number <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(number)
 
@@ -200,8 +223,8 @@ def whole_number(text: str) -> int:
 def positive(text: str) -> float:
     """A number above 0."""
     number = float(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return number
 
 
@@ -211,10 +234,8 @@ def checked_device(name: str) -> str:
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"--device {name}: it must be auto, cpu or cuda.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"--device {name}: it must be auto, cpu or cuda.")
+    if torch.device(name).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"--device {name}: PyTorch finds no GPU on this machine; use cpu or auto.")
     return name

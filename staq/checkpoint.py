@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,14 @@ class Checkpoints(BaseCallback):
                 f"{self.folder} holds checkpoints of another run. Continue that run with staq.resume(model, folder) "
                 "before learn(), or name another folder."
             )
+        _check_identity(self.model, state["identity"])
         self.last_iteration = state["counters"]["iteration"]
         self.steps_written = state["counters"]["steps_collected"]
         self.segments = [(name, rows) for name, rows in state["replay"]["segments"]]
         self.kept = [files_of(older) for older in _earlier_states(self.folder, self.last_iteration)]
         self.kept.append(files_of(state))
-        self._delete_unused()  # files of an iteration that was begun and not finished belong to another future
+        # Files of an iteration that was begun and not finished belong to another future.
+        delete_unused(self.folder, self.kept)
 
     def _on_step(self) -> bool:
         return True
@@ -91,34 +94,48 @@ class Checkpoints(BaseCallback):
         """One checkpoint of the model as it is, between two iterations."""
         model, replay = self.model, self.model.replay
         on_disk = set().union(*self.kept)
-        try:
+        with explained(f"The checkpoint of iteration {model.iteration}", self.folder):
             for name in model.policy.policy_update.frozen_names():
                 if name not in on_disk:
                     write_atomically(self.folder / name, model.policy.policy_update.frozen(name))
             new_rows = min(model.steps_collected - self.steps_written, replay.size())
             segment = f"replay-{model.iteration:06d}.pt"
             write_atomically(self.folder / segment, replay.newest(new_rows))
-            self.segments.append((segment, new_rows))
-            while len(self.segments) > 1 and sum(rows for _, rows in self.segments[1:]) >= replay.size():
-                self.segments.pop(0)
+            self.segments = still_needed([*self.segments, (segment, new_rows)], replay.size())
             state = _state_of(model, self.segments, with_env=self.env_restores)
             write_atomically(self.folder / f"state-{model.iteration:06d}.pt", state)
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"The checkpoint of iteration {model.iteration} could not be written ({error.strerror}); the ones "
-                "before it are intact. Make room or make the folder writable, then resume",
-                str(self.folder),
-            ) from error
         self.last_iteration, self.steps_written = model.iteration, model.steps_collected
         self.kept = [*self.kept, files_of(state)][-KEPT_STATES:]
-        self._delete_unused()
+        delete_unused(self.folder, self.kept)
 
-    def _delete_unused(self) -> None:
-        used = set().union(*self.kept)
-        for path in self.folder.iterdir():
-            if re.fullmatch(r"(state|frozen|replay)-\d+\.pt(\.partial)?", path.name) and path.name not in used:
-                path.unlink()
+
+@contextlib.contextmanager
+def explained(what: str, folder: Path) -> Iterator[None]:
+    """Says what a full disk or a folder that cannot be written means for a run."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"{what} could not be written ({error.strerror}); the ones before it are intact. Make room or make the "
+            "folder writable, then resume",
+            str(folder),
+        ) from error
+
+
+def still_needed(segments: list[tuple[str, int]], size: int) -> list[tuple[str, int]]:
+    """Of files of transitions and their lengths, oldest first, the last ones that a replay of a size consists of."""
+    while len(segments) > 1 and sum(rows for _, rows in segments[1:]) >= size:
+        segments = segments[1:]
+    return segments
+
+
+def delete_unused(folder: Path, kept: list[set[str]]) -> None:
+    """Deletes every file of a checkpoint that is of none of the kept states."""
+    used = set().union(*kept)
+    for path in folder.iterdir():
+        if re.fullmatch(r"(state|frozen|replay)-\d+\.pt(\.partial)?", path.name) and path.name not in used:
+            path.unlink()
 
 
 def resume(model: PolicyMirrorDescent, folder: str | Path) -> PolicyMirrorDescent:
@@ -222,6 +239,7 @@ def _identity(model: PolicyMirrorDescent) -> dict[str, Any]:
     named |= {name: getattr(model, name) for name in (*hyperparameters(type(model)), "n_envs", "seed")}
     rate = model.learning_rate
     named["learning_rate"] = "a schedule" if callable(rate) else float(rate)
+    named["device"] = model.device.type  # whose generators have states of their own kind
     named["policy"] = type(model.policy).__name__
     named["policy_kwargs"] = re.sub(r" at 0x[0-9a-f]+", "", repr(sorted(model.policy_kwargs.items())))
     return named
@@ -233,7 +251,7 @@ def _check_identity(model: PolicyMirrorDescent, saved: dict[str, Any]) -> None:
         if current.get(name) != value:
             raise ValueError(
                 f"The checkpoint was written with {name}={value!r}, the model has {current.get(name)!r}: build it with "
-                "the same arguments to continue the run."
+                "the same arguments to continue the run, or use another folder."
             )
 
 

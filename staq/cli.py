@@ -1,4 +1,4 @@
-"""The command line: train, eval, watch, plot, theory, info."""
+"""The command line: train, eval, watch, plot, experiment, theory, info."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import shlex
 import sys
 import tomllib
 import warnings
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ import torch
 from gymnasium import spaces
 
 from staq import presets
-from staq.arguments import checked_device, whole_number
+from staq.arguments import checked_device, meanings_of_arguments, whole_number
 from staq.experiments.commands import add_experiment_commands
+from staq.family import FAMILY
 from staq.rivals import RIVALS
 from staq.runs import DEFAULT_EPISODES, Config, configured
 from staq.version import __version__
@@ -59,8 +61,9 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "train",
         help="train an agent, or resume a run",
-        description="Trains StaQ, or an algorithm of its family, on ENV with the preset made for it; every "
-        "hyperparameter is an option.",
+        usage="staq train ENV [options], or staq train --resume RUN",
+        description="Trains StaQ, a relative or a rival on ENV with the preset made for it; every hyperparameter is an "
+        "option.",
         allow_abbrev=False,
     )
     command.set_defaults(command=train)
@@ -83,7 +86,9 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--threads", type=whole_number, help=f"CPU threads ({torch.get_num_threads()})")
     command.add_argument("--device", help="auto, cpu or cuda")
     command.add_argument("--wandb", metavar="PROJECT", help="also log to Weights & Biases")
-    group = command.add_argument_group("hyperparameters", "written as in TOML; none for None")
+    group = command.add_argument_group(
+        "hyperparameters", "written as in TOML, none for None; in brackets the default where no preset says it"
+    )
     for name, text in _hyperparameter_help().items():
         option = f"--{name.replace('_', '-')}"
         group.add_argument(option, dest=OVERRIDE + name, type=_value, metavar="VALUE", help=text, default=UNSET)
@@ -293,7 +298,7 @@ def _value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     # 1e6 is a float in TOML, but who writes it means a million steps.
-    return int(value) if isinstance(value, float) and value == int(value) and re.fullmatch(r"\d+e\d+", text) else value
+    return int(value) if isinstance(value, float) and value.is_integer() and re.fullmatch(r"\d+e\d+", text) else value
 
 
 def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
@@ -354,15 +359,26 @@ def _has(module: str) -> bool:
 
 
 def _hyperparameter_help() -> dict[str, str]:
-    """Default of every hyperparameter, and whose it is where not all algorithms have it."""
-    helps: dict[str, str] = {}
-    every = {algo: presets.defaults(algo) for algo in presets.algorithms() if algo != "trpo" or _has("sb3_contrib")}
-    for defaults in every.values():
-        for name, default in defaults.items():
-            owners = [algo for algo, its in every.items() if name in its]
-            of = "" if len(owners) == len(every) else f" ({', '.join(owners)})"
-            helps.setdefault(name, f"{default}{of}")
-    return helps
+    """What every hyperparameter is, its default, and whose that is where not all algorithms have the same."""
+    owners: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    meanings: dict[str, str] = {}
+    every = [algo for algo in presets.algorithms() if algo != "trpo" or _has("sb3_contrib")]
+    for algo in every:
+        for name, default in presets.defaults(algo).items():
+            owners[name][str(default)].append(algo)
+        if algo in FAMILY:
+            meanings |= meanings_of_arguments(FAMILY[algo])
+    return {name: f"{meanings.get(name, '')} [{_defaults(its, every)}]".strip() for name, its in owners.items()}
+
+
+def _defaults(owners: dict[str, list[str]], every: list[str]) -> str:
+    """Of one hyperparameter, given the algorithms that have each."""
+    words = []
+    for default, algos in owners.items():
+        family = ["staq and relatives"] if set(FAMILY) <= set(algos) else [algo for algo in algos if algo in FAMILY]
+        of = [*family, *(algo for algo in algos if algo not in FAMILY)]
+        words.append(default if algos == every else f"{default}: {', '.join(of)}")
+    return "; ".join(words)
 
 
 def _unrecognised(words: list[str]) -> str:
@@ -389,7 +405,9 @@ def _add_policy_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("run", type=Path, metavar="RUN", help="a run, an exported policy, or an SB3 zip (--trust)")
     command.add_argument("--best", action="store_true", help="the best policy of the run's evaluations")
     command.add_argument("--env", help="the environment, where the file does not say")
-    command.add_argument("--trust", action="store_true", help="load a zip although unpickling it can run any code")
+    command.add_argument(
+        "--trust", action="store_true", help="load what can run any code: a zip, a module's environment"
+    )
 
 
 def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str, str | None]:
@@ -415,10 +433,12 @@ def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str, str 
             )
         config = Config.load(run) if (run / "config.json").exists() else None
         if config is not None and config.algo in RIVALS:
+            _check_that_nothing_is_imported(config.env, options)
             policy, environment, actions = trained_player(config, inner), config.env, config.actions
         else:
             policy, description = load_policy(inner)
             environment = description["environment"]
+            _check_that_nothing_is_imported(environment, options)
             actions = "boundary" if description.get("boundary_actions") else None
     env_id = options.env or environment
     if env_id is None:
@@ -426,10 +446,18 @@ def _policy_and_environment(options: argparse.Namespace) -> tuple[Any, str, str 
     return policy, env_id, actions or _boundary_if_needed(policy, path, env_id)
 
 
+def _check_that_nothing_is_imported(environment: str | None, options: argparse.Namespace) -> None:
+    """Gymnasium imports the module of "module:Name-v0", which whoever made the file has named."""
+    if environment and ":" in environment and not (options.env or options.trust):
+        raise ValueError(
+            f"{options.run} is for {environment}, and making that environment runs the code of a module. If you trust "
+            f"it, add --trust, or --env {environment}."
+        )
+
+
 def _unpickled(path: Path, trusted: bool) -> Any:
     """The policy of a model's zip, which does not say whose it is: of the first algorithm that can read it."""
     from staq.evaluation import player_of
-    from staq.family import FAMILY
     from staq.rivals import class_of
 
     if not trusted:

@@ -22,4 +22,4 @@ def content(package: str, name: str, what: str) -> dict[str, Any]:
     known = names(package)
     if name not in known:
         raise ValueError(f"There is no {what} {name!r}.{nearest(name, known)} There are: {', '.join(known)}.")
-    return tomllib.loads(resources.files(package).joinpath(f"{name}.toml").read_text())
+    return tomllib.loads(resources.files(package).joinpath(f"{name}.toml").read_text("utf-8"))

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from staq.policies import StaQPolicy
-from staq.q_networks import ConvMlp
+from staq.q_networks import ConvMlp, activation_named
 from staq.updates import StackUpdate
 from staq.version import __version__
 
@@ -66,6 +66,8 @@ def export_policy(
         "stack": stack,
     }
     folder = Path(path)
+    if folder.exists() and not (folder.is_dir() and {file.name for file in folder.iterdir()} <= {WEIGHTS, DESCRIPTION}):
+        raise FileExistsError(f"{folder} holds something other than an exported policy: name another folder.")
     # Both files appear under the folder's name at once: a policy never has the weights of another.
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -106,9 +108,6 @@ def load_policy(path: str | Path, device: torch.device | str = "cpu") -> tuple[S
 
 
 def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], device: Any) -> StaQPolicy:
-    activation = getattr(nn, description["activation_fn"], None)
-    if not (isinstance(activation, type) and issubclass(activation, nn.Module)):
-        raise ValueError(f"{description['activation_fn']!r} is not an activation function of torch.nn.")
     action_space = space_from(description["action_space"])
     policy = StaQPolicy(
         space_from(description["observation_space"]),
@@ -119,7 +118,7 @@ def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], 
         n_atoms=description.get("n_atoms", 7),  # exports from before there were any have Discrete actions
         net_arch=description["net_arch"],
         conv_arch=description["conv_arch"],
-        activation_fn=activation,
+        activation_fn=activation_named(description["activation_fn"]),
         channels_last=description["channels_last"],
         normalize_images=description["normalize_images"],
     ).to(device)

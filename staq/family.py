@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from staq.algorithm import PolicyMirrorDescent
+from staq.optimizer import LeanAdam
 from staq.policies import StaQPolicy
 from staq.q_networks import Architecture
 from staq.updates import GradientActor, NaturalGradientUpdate, PolicyUpdate, StackUpdate
@@ -91,7 +92,8 @@ class ActorCritic(PolicyMirrorDescent):
 
     :param actor_steps: m, gradient steps of the actor per iteration
 
-    All else as in ``PolicyMirrorDescent``; the actor has the critics' architecture, learning rate and batch size.
+    All else as in ``PolicyMirrorDescent``; the actor has the critics' architecture, optimiser, learning rate and batch
+    size.
     """
 
     loss: ClassVar[Loss]
@@ -104,11 +106,13 @@ class ActorCritic(PolicyMirrorDescent):
         super().__init__(policy, env, *shared, **more)
 
     def _make_update(self) -> Callable[[Architecture, int], PolicyUpdate]:
+        optimizer_class = self.policy_kwargs.get("optimizer_class", LeanAdam)
         return partial(
             GradientActor,
             loss=type(self).loss,
             actor_steps=self.actor_steps,
             batch_size=self.batch_size,
+            make_optimizer=partial(optimizer_class, **(self.policy_kwargs.get("optimizer_kwargs") or {})),
             regularised=self.regularised,
         )
 

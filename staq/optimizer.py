@@ -11,7 +11,8 @@ class LeanAdam(torch.optim.Adam):
     """``torch.optim.Adam(fused=True)``: the same kernel and the same state, called directly.
 
     PyTorch's ``step`` looks at every group, tensor and flag anew each time, which costs more than the arithmetic of a
-    small network. It still takes the first step, and every one where more than plain Adam is asked for.
+    small network. It still takes the first step, and every one where more than plain Adam is asked for. As there,
+    parameters without a gradient stay as they are.
     """
 
     def __init__(self, params: Any, lr: float = 1e-3, **more: Any) -> None:
@@ -20,9 +21,9 @@ class LeanAdam(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         group = self.param_groups[0]
-        params = group["params"]
+        params = [p for p in group["params"] if p.grad is not None]
         plain = not (group["amsgrad"] or group["maximize"] or group["weight_decay"] or len(self.param_groups) > 1)
-        if closure is not None or not plain or params[0] not in self.state:
+        if closure is not None or not plain or any(p not in self.state for p in params):
             return super().step(closure)
         states = [self.state[p] for p in params]
         steps = [state["step"] for state in states]

@@ -11,13 +11,13 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, create_mlp
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN, create_mlp
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from staq.actions import Coding, Factors
 from staq.optimizer import LeanAdam
-from staq.q_networks import Architecture, ConvArch, ConvMlp, QEnsemble, StackedModule
+from staq.q_networks import Architecture, ConvArch, ConvMlp, QEnsemble, StackedModule, activation_named
 from staq.updates import PolicyUpdate
 
 SMALL_IMAGE: ConvArch = ((16, 3, 1),)
@@ -34,7 +34,7 @@ class StaQPolicy(BasePolicy):
 
     :param net_arch: widths of the fully connected layers
     :param conv_arch: (filters, kernel size, stride) per convolution; none for vectors
-    :param activation_fn: after every layer but the last
+    :param activation_fn: after every layer but the last; a class, or its name in ``torch.nn``
     :param features_extractor_class: an SB3 features extractor in place of the convolutions; one per network
     :param channels_last: whether images are height, width, channel; by default as SB3 hands them on
     :param n_critics: networks in the ensemble
@@ -54,7 +54,7 @@ class StaQPolicy(BasePolicy):
         n_atoms: int = 7,
         net_arch: Sequence[int] | None = None,
         conv_arch: ConvArch | None = None,
-        activation_fn: type[nn.Module] = nn.ReLU,
+        activation_fn: type[nn.Module] | str = nn.ReLU,
         features_extractor_class: type[BaseFeaturesExtractor] | None = None,
         features_extractor_kwargs: dict[str, Any] | None = None,
         channels_last: bool | None = None,
@@ -62,6 +62,8 @@ class StaQPolicy(BasePolicy):
         optimizer_class: type[torch.optim.Optimizer] = LeanAdam,
         optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
+        if isinstance(activation_fn, str):
+            activation_fn = activation_named(activation_fn)
         super().__init__(
             observation_space,
             action_space,
@@ -88,13 +90,15 @@ class StaQPolicy(BasePolicy):
         self.n_critics = n_critics
         self.n_atoms = n_atoms
         self.architecture: Architecture
+        if net_arch is None:
+            net_arch = self._default_net_arch(observation_space, features_extractor_class)
         if features_extractor_class is not None:
             self.architecture = _custom_architecture(
                 observation_space,
                 self.coding.factors,
                 features_extractor_class,
                 features_extractor_kwargs or {},
-                list(net_arch or ()),
+                list(net_arch),
                 activation_fn,
                 normalize_images,
             )
@@ -102,7 +106,7 @@ class StaQPolicy(BasePolicy):
             self.architecture = ConvMlp(
                 observation_space,
                 self.coding.factors,
-                self._default_net_arch(observation_space) if net_arch is None else net_arch,
+                net_arch,
                 activation_fn,
                 self._default_conv_arch(observation_space) if conv_arch is None else conv_arch,
                 _has_channels_last(observation_space) if channels_last is None else channels_last,
@@ -123,7 +127,9 @@ class StaQPolicy(BasePolicy):
             return ()
         return SMALL_IMAGE if _is_small(space) else LARGE_IMAGE
 
-    def _default_net_arch(self, space: spaces.Space) -> tuple[int, ...]:
+    def _default_net_arch(self, space: spaces.Space, extractor: type[BaseFeaturesExtractor] | None) -> tuple[int, ...]:
+        if extractor is NatureCNN:  # which has its fully connected layer already, as SB3 sees it too
+            return ()
         if not self.convolutional:
             return (256, 256)
         return (128,) if _is_small(space) else (512,)

@@ -48,6 +48,9 @@ class Architecture(ABC):
         self.n_actions = self.factors.n_outputs
         self.hidden_size = hidden_size
 
+    fixed: frozenset[str] = frozenset()
+    """Weights that are not trained."""
+
     @abstractmethod
     def initial_trunk(self) -> dict[str, torch.Tensor]:
         """Freshly drawn weights of one network, without its output layer."""
@@ -219,7 +222,10 @@ class StackedModule(Architecture):
     ) -> None:
         super().__init__(observation_space, n_actions, hidden_size, normalize_images)
         self.build = build
-        self.template = build().eval().requires_grad_(False)
+        self.template = build().eval()
+        self.fixed = frozenset(name for name, w in self.template.named_parameters() if not w.requires_grad)
+        self.template.requires_grad_(False)
+        self.template_device = torch.device("cpu")
         for module in self.template.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 raise ValueError(
@@ -235,13 +241,17 @@ class StackedModule(Architecture):
 
     def hidden(self, weights: Weights, prepared: torch.Tensor) -> torch.Tensor:
         x = prepared
-        self.template.to(x.device)
+        if x.device != self.template_device:  # only then: a module must not be moved while it is differentiated
+            self.template.to(x.device)
+            self.template_device = x.device
         trunk = {name: w for name, w in weights.items() if name not in (OUTPUT_WEIGHT, OUTPUT_BIAS)}
 
         def one_network(network: dict[str, torch.Tensor]) -> torch.Tensor:
             features: torch.Tensor = torch.func.functional_call(self.template, network, (x,))
             return features  # [B, hidden_size]
 
+        if not trunk:  # all networks see the same features
+            return one_network({}).expand(len(weights[OUTPUT_BIAS]), -1, -1)
         return torch.vmap(one_network)(trunk)
 
 
@@ -277,6 +287,14 @@ def distinct_rows(bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | Non
     return (rows, places) if inputs <= length or torch.equal(rows[places], bits) else None
 
 
+def activation_named(name: str) -> type[nn.Module]:
+    """ "ReLU", "Tanh" …, as configurations and exports say it."""
+    found = getattr(nn, name, None)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ValueError(f"activation_fn={name!r} is no layer of torch.nn, such as ReLU or Tanh.")
+    return found
+
+
 class QEnsemble(nn.Module):
     """E networks with their own weights, as trainable parameters [E, ...]."""
 
@@ -287,7 +305,7 @@ class QEnsemble(nn.Module):
         self.names = list(networks[0])
         for name in self.names:
             stacked = torch.stack([network[name] for network in networks])
-            self.register_parameter(_attribute(name), nn.Parameter(stacked))
+            self.register_parameter(_attribute(name), nn.Parameter(stacked, name not in architecture.fixed))
 
     @property
     def device(self) -> torch.device:

@@ -37,6 +37,7 @@ from tqdm import tqdm
 from staq import presets
 from staq.actions import BoundaryActions
 from staq.algorithm import PolicyMirrorDescent
+from staq.arguments import checked_device
 from staq.checkpoint import Checkpoints, newest_state, resume
 from staq.envs import mujoco
 from staq.evaluation import Evaluations, player_of, read_rows, returns, save_policy
@@ -46,7 +47,7 @@ from staq.rivals import build as build_rival
 from staq.rivals.checkpoint import RivalCheckpoints, load_parameters, resume_rival
 from staq.rivals.player import Player
 from staq.version import __version__
-from staq.whole_files import replace_text
+from staq.whole_files import locked, replace_text
 
 EXTRA_OF = {"MinAtar": "minatar", "Box2D": "box2d", "box2d": "box2d", "mujoco": "mujoco", "MuJoCo": "mujoco"}
 
@@ -146,17 +147,28 @@ def configured(
 def provenance() -> dict[str, Any]:
     """Versions, commit and machine that made a result."""
     packages = ("torch", "numpy", "gymnasium", "stable-baselines3")
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-    ).stdout.strip()
     return {
         "staq": __version__,
-        "commit": commit or None,
+        "commit": _commit(),
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),
     }
+
+
+def _commit() -> str | None:
+    """Of this library, where it is run from its repository."""
+    here = Path(__file__)
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=here.parent, capture_output=True, text=True, check=True).stdout
+
+    try:
+        git("ls-files", "--error-unmatch", here.name)  # or it is installed inside of another repository
+        return git("rev-parse", "HEAD").strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def make_envs(env_id: str, n_envs: int, actions: str | None = None) -> VecMonitor:
@@ -189,6 +201,7 @@ def train(
     :param command: what the user typed, for the record
     :return: the model, and whether the run is finished rather than interrupted
     """
+    checked_device(config.device)  # where SB3 would take a CPU for a GPU that is not there
     torch.set_num_threads(config.threads)
     checkpoints, step = folder / "checkpoints", 0
     begin_again = resuming and _ended_before_its_first_checkpoint(config, folder)
@@ -201,12 +214,14 @@ def train(
         model = build(config, env)
         closing.enter_context(_weights_and_biases(wandb_project, config))
         # All that can be wrong with a configuration is known by now: only then is anything written.
+        if not resuming:
+            folder.mkdir(parents=True, exist_ok=begin_again)
+        checkpoints.mkdir(exist_ok=True)
+        closing.enter_context(locked(checkpoints / ".lock", wait=False))
         if resuming:
             counters = newest_state(checkpoints)["counters"]
             step = counters["num_timesteps"]
             _cut_logs(folder, step, counters["_episode_num"])
-        else:
-            folder.mkdir(parents=True, exist_ok=begin_again)
         if not resuming or Config.load(folder) != config:
             config.save(folder, command)
         env.results_writer = ResultsWriter(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import resource
 import statistics
 import time
 from pathlib import Path
@@ -77,7 +76,7 @@ def full_model(
     algo: str = "staq",
     **settings: Any,
 ) -> PolicyMirrorDescent:
-    """A model as it is deep in a run: M random networks on the stack, the replay full of one iteration's states."""
+    """A model as it is deep in a run: M untrained networks on the stack, the replay full of one iteration's states."""
     preset = presets.for_environment(env_id)
     if width is not None:
         settings["policy_kwargs"] = {"net_arch": [width] if preset.policy == "CnnPolicy" else [width, width]}
@@ -95,8 +94,9 @@ def full_model(
     update = model.policy.policy_update
     if isinstance(update, StackUpdate):
         stack = update.stack
-        random = [QEnsemble(model.policy.architecture, model.n_critics).weights] * memory_size
-        stack.restore(memory_size, [model.step_size.beta**i for i in range(memory_size)], stack.prefactor, random)
+        untrained = (QEnsemble(model.policy.architecture, model.n_critics).weights for _ in range(memory_size))
+        decay = [model.step_size.beta**age for age in reversed(range(memory_size))]
+        stack.restore(memory_size, decay, stack.prefactor, untrained)
     model._begin_iteration()
     model.gradient_steps = -1
     return model
@@ -162,7 +162,10 @@ def cpu_name() -> str:
 
 def peak_memory() -> float:
     """Of this process, in GB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    import resource  # which Windows has not, where all else of this module is of use
+
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
 def dqn_like_staq(env_id: str) -> DQN:

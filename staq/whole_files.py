@@ -1,4 +1,4 @@
-"""Files that are whole or not there.
+"""Files that are whole or not there, and folders that one process at a time is at work in.
 
 One of tensors and numbers starts with a digest of its content and appears under its name only when all of it is on the
 disk. It holds data, never code: it loads with ``weights_only=True``.
@@ -6,9 +6,11 @@ disk. It holds data, never code: it loads with ``weights_only=True``.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +47,12 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)  # the new name is on the disk when the folder is
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if os.name == "posix":  # the new name is on the disk when the folder is, which Windows does not open
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     except OSError:
         partial.unlink(missing_ok=True)
         raise
@@ -79,7 +82,7 @@ def replace_text(path: Path, text: str) -> None:
     """New text under a name, at once or not at all, whoever else is writing it."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("w") as file:
+        with partial.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())  # or a crash of the machine may leave the name with nothing in it
@@ -87,3 +90,22 @@ def replace_text(path: Path, text: str) -> None:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait: bool) -> Iterator[None]:
+    """Holds a file that no other process holds meanwhile, or waits for it; Windows has no such lock.
+
+    However a process ends, it holds nothing any more.
+    """
+    with path.open("w") as lock:
+        if os.name == "posix":
+            import fcntl
+
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError as error:
+                raise BlockingIOError(
+                    f"Another process is at work with {path.parent}: wait for it, or stop it."
+                ) from error
+        yield

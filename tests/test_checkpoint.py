@@ -223,6 +223,17 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
         small_model().learn(400, callback=Checkpoints(tmp_path))
 
 
+def test_a_run_that_was_given_more_memory_needs_another_folder(tmp_path: Path) -> None:
+    """Its pushes are counted anew, and must not be taken for those that are there."""
+    model = small_model().learn(1000, callback=Checkpoints(tmp_path / "checkpoints"))
+    model.save(tmp_path / "model")
+    loaded = StaQ.load(tmp_path / "model", env=model.get_env(), memory_size=6)
+    with pytest.raises(ValueError, match="memory_size=3, the model has 6.*another folder"):
+        loaded.learn(400, callback=Checkpoints(tmp_path / "checkpoints"))
+    loaded.learn(400, callback=Checkpoints(tmp_path / "others"))
+    assert_identical(loaded, resume(small_model(memory_size=6), tmp_path / "others"))
+
+
 def test_environments_that_cannot_be_restored_begin_new_episodes(tmp_path: Path) -> None:
     pytest.importorskip("Box2D")
     small_model("LunarLander-v3").learn(400, callback=Checkpoints(tmp_path))

@@ -25,12 +25,13 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from staq import BoundaryActions, StaQ, cli, load_policy, runs, watch
 from staq.evaluation import read_rows
-from staq.export import WEIGHTS
+from staq.export import DESCRIPTION, WEIGHTS
 from staq.plots import kind_of, labels_of
 from staq.rivals.player import Player
 from staq.runs import Config
 from staq.tabular import averaging
 from staq.tabular.grids import pendulum
+from staq.whole_files import locked
 from tests.conftest import Endless, small_model
 
 FAST = (
@@ -419,6 +420,11 @@ def test_a_kill_right_after_resuming_keeps_the_log(run: Path, monkeypatch: pytes
         (["train", "CartPoll-v1"], "environment 'CartPoll-v1' cannot be made.*CartPole"),
         (["train", "Cart Pole"], "'Cart Pole' cannot be made"),
         (["train", "CartPole-v1", "--device", "gpu"], "must be auto, cpu or cuda"),
+        (["train", "CartPole-v1", "--device", "mps"], "must be auto, cpu or cuda"),
+        (["train", "CartPole-v1", "--gamma", "inf"], "gamma=inf: it must be a number between 0 and 1"),
+        (["train", "CartPole-v1", "--reward-scale", "inf"], "reward_scale=inf: it must be a positive number"),
+        (["train", "CartPole-v1", "--kl-weight", "1e20"], r"kl_weight=1e\+20 is more than 1e\+12 times the entropy"),
+        (["train", "CartPole-v1", "--policy-kwargs", "{activation_fn='Tan'}"], "'Tan' is no layer of torch.nn"),
         (["eval", "x", "--memory-size", "3"], "unrecognised option '--memory-size'"),
         (["train", "CartPole-v1", "--actions", "factored"], r"finite actions \(Discrete\(2\)\): leave out"),
         (["train", "Pendulum-v1", "--algo", "dqn"], "dqn needs discrete actions.*--actions boundary"),
@@ -436,6 +442,56 @@ def test_failures_are_one_clear_line(arguments: list[str], message: str, capsys:
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("staq: ")
     assert re.search(message, error), error
+
+
+def test_help_says_what_every_hyperparameter_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "discount factor [0.99]" in text
+    assert "transitions per gradient step [256: staq and relatives; 32: dqn, m-dqn; 64: ppo; 128: trpo]" in text
+    assert "how many Q-functions the policy keeps; None keeps all (exact mirror descent) [300: staq; None:" in text
+
+
+def test_a_number_of_steps_is_finite(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["train", "CartPole-v1", "--timesteps", "inf"])
+    assert "'inf' is not a positive whole number" in capsys.readouterr().err
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (run / "progress.csv").read_text()
+    with locked(run / "checkpoints" / ".lock", wait=False):
+        assert cli.main(["train", "--resume", "run", "--timesteps", "1400"]) == 1
+    assert "Another process is at work with run" in capsys.readouterr().err
+    assert (run / "progress.csv").read_text() == before
+    assert cli.main(["train", "--resume", "run", "--timesteps", "1400"]) == 0
+
+
+def test_a_file_does_not_say_which_module_is_imported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Gymnasium imports the module in front of a colon, and an export that was downloaded may name any."""
+    description = run / "model" / DESCRIPTION
+    description.write_text(description.read_text().replace('"CartPole-v1"', '"antigravity:CartPole-v1"'))
+    assert cli.main(["eval", "run/model"]) == 1
+    assert "runs the code of a module" in capsys.readouterr().err
+    assert "antigravity" not in sys.modules
+    assert cli.main(["eval", "run/model", "--env", "CartPole-v1", "--episodes", "2"]) == 0
+    description.write_text(description.read_text().replace("antigravity:", "gymnasium:"))
+    assert cli.main(["eval", "run/model", "--trust", "--episodes", "2"]) == 0
+
+
+@pytest.mark.parametrize("git", ["missing", "of another project"])
+def test_a_commit_is_recorded_where_it_is_ours(git: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if git == "missing":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        someone = ["-c", "user.name=someone", "-c", "user.email=someone@example.org"]
+        subprocess.run(["git", "init", "-q", "."], check=True)
+        subprocess.run(["git", *someone, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
+        monkeypatch.setattr(runs, "__file__", str(tmp_path / "venv" / "runs.py"))
+        (tmp_path / "venv").mkdir()
+    assert runs.provenance()["commit"] is None
+    assert train("run") == 0
 
 
 def test_a_failed_start_leaves_no_folder(tmp_path: Path) -> None:

@@ -54,6 +54,20 @@ def test_the_export_is_the_same_policy(
     assert policy.observation_space == model.observation_space
 
 
+def test_only_an_earlier_export_is_replaced(tmp_path: Path) -> None:
+    model = small_model()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    for taken in ("mine", "mine/thesis.txt"):
+        with pytest.raises(FileExistsError, match="something other than an exported policy"):
+            model.export(tmp_path / taken)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+    model.export(tmp_path / "policy")
+    model.learn(400)
+    model.export(tmp_path / "policy")
+    assert load_policy(tmp_path / "policy")[1]["stack"]["n_pushed"] == 2
+
+
 def test_code_is_not_exported(tmp_path: Path) -> None:
     model = small_model(policy_kwargs={"features_extractor_class": TinyExtractor})
     with pytest.raises(ValueError, match="does not carry"):
@@ -106,7 +120,7 @@ def test_damage_and_foreign_files_are_named(tmp_path: Path) -> None:
     for change, message in (
         ({"format": "onnx"}, "format 'onnx'"),
         ({"net_arch": [3]}, "does not fit its own description"),
-        ({"activation_fn": "functional"}, "not an activation function"),
+        ({"activation_fn": "functional"}, "no layer of torch.nn"),
         ({"stack": None}, "does not fit its own description"),
         ({"action_space": {"type": "Sphere"}}, "'Sphere' is no space"),
     ):

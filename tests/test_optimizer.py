@@ -32,6 +32,15 @@ def test_it_is_adam(more: dict[str, Any]) -> None:
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_a_parameter_without_a_gradient_stays_as_it_is() -> None:
+    ours, theirs = parameters(), parameters()
+    for params, optimizer in ((ours, LeanAdam(ours, lr=0.01)), (theirs, torch.optim.Adam(theirs, lr=0.01))):
+        stepped(optimizer, params[1:], 5)
+        stepped(optimizer, params, 5)  # and may get one later
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_its_state_is_adams() -> None:
     """Saved after ten steps and taken over by a new one; the learning rate may change in between."""
     whole, parts = parameters(), parameters()

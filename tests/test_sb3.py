@@ -144,6 +144,19 @@ def test_a_model_saved_in_mid_iteration_loads_as_it_was(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.logits(OBS), model.logits(OBS))
 
 
+@pytest.mark.parametrize("every", [45, 50])
+def test_a_model_saved_in_mid_iteration_begins_it_again(tmp_path: Path, every: int) -> None:
+    """What the iteration had collected is not in the file: a q must not be learned from the few steps left of it."""
+    small_model().learn(800, callback=CheckpointCallback(every, str(tmp_path), name_prefix="model"))
+    loaded = StaQ.load(tmp_path / f"model_{12 * every}_steps", env=make_vec_env("CartPole-v1", 4, seed=8))
+    assert loaded.iteration == 2
+    assert loaded.steps_collected == 400
+    loaded.learn(200)
+    assert loaded.iteration == 3
+    assert loaded.replay.size() == 200
+    assert len(loaded.policy.policy_update.stack) == 3
+
+
 def test_a_replay_of_another_kind_is_refused(tmp_path: Path) -> None:
     from stable_baselines3.common.save_util import save_to_pkl
 

@@ -64,10 +64,6 @@ class Factors:
             return choices.unsqueeze(-2)
         return (choices + torch.tensor(self.first, device=choices.device)).transpose(-1, -2)
 
-    def log_probability(self, log_pi: torch.Tensor, choices: torch.Tensor) -> torch.Tensor:
-        """log π(a|s) of joint actions. [B, ΣK], [B] or [B, D] → [B]"""
-        return log_pi.gather(-1, self.outputs_of(choices).transpose(-1, -2)).sum(-1)
-
 
 class Coding:
     """A space of actions as factors, and the way back from choices to actions.

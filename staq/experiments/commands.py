@@ -128,15 +128,19 @@ def _carry_out(
 ) -> bool:
     """Runs what is left, under a bar over all runs. → whether it has ended, rather than been handed to a queue"""
     total = sum(run.config.timesteps for run in runs)
-    with tqdm(total=total, unit=" steps", unit_scale=True, desc=options.name, dynamic_ncols=True) as bar:
+
+    def done() -> int:
+        return sum(run.steps_done for run in runs)
+
+    shown = {"unit": " steps", "unit_scale": True, "desc": options.name, "dynamic_ncols": True}
+    with tqdm(total=total, initial=done(), **shown) as bar:
 
         def report() -> None:
-            done = [run.steps_done for run in runs]
             bar.set_postfix(finished=f"{sum(run.state == 'finished' for run in runs)}/{len(runs)}", refresh=False)
-            bar.update(sum(done) - bar.n)
+            new = done() - bar.n
+            if new:  # or tqdm would forget the time since the last news, and show far too many steps per second
+                bar.update(new)
 
-        report()
-        bar.initial = bar.n
         if options.backend == "slurm":
             jobs = backends.slurm(left, out, options.partition, options.hours, options.cpus, options.gpus)
             if len(jobs) < len(left):

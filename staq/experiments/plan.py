@@ -73,7 +73,7 @@ class Planned:
     def error(self) -> str:
         """The last line of what went wrong."""
         path = self.folder / ERROR  # which goes when the run is tried again
-        lines = path.read_text().strip().splitlines() if path.exists() else []
+        lines = path.read_text("utf-8").strip().splitlines() if path.exists() else []
         return lines[-1] if lines else ""
 
 

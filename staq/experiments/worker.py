@@ -16,13 +16,12 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from staq.experiments.plan import ERROR, FINISHED, TIMING
 from staq.runs import Config
-from staq.whole_files import replace_text
+from staq.whole_files import locked, replace_text
 
 AT_WORK: set[subprocess.Popen[bytes]] = set()
 """The workers of this process."""
@@ -33,7 +32,7 @@ def main() -> int:
 
     folder, timed = Path(sys.argv[1]), "timed" in sys.argv[2:]
     try:
-        with only_one(folder):
+        with locked(folder / ".lock", wait=True):  # for a worker whose driver was killed
             if (folder / (TIMING if timed else FINISHED)).exists():
                 return 0
             (folder / ERROR).unlink(missing_ok=True)
@@ -52,17 +51,6 @@ def main() -> int:
             replace_text(folder / ERROR, traceback.format_exc())
         return 1
     return 0 if finished else 2
-
-
-@contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Waits for whoever is at work on the same run, such as a worker whose driver was killed."""
-    with (folder / ".lock").open("w") as lock:
-        if os.name == "posix":
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def run_in_process(folder: str, threads: int, timed: bool) -> int:

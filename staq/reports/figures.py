@@ -25,6 +25,10 @@ from staq.reports.statistics import (
     performance_profiles,
 )
 
+MARKERS = "os^Dv<>PX*"
+FEW = 12
+"""Evaluations, fewer than which are marked one by one."""
+
 
 def style_of(variants: list[str], name: str) -> dict[str, Any]:
     """The same look for a variant in every figure of a report."""
@@ -66,7 +70,7 @@ def learning_curves(found: Results, variants: list[str], folder: Path, marks: di
     figure, axes = _panels(len(found))
     for axis, (env, cells) in zip(axes, found.items(), strict=True):
         for name, curves in cells.items():
-            _curve(axis, curves, name, style_of(variants, name))
+            _curve(axis, curves, variants, name)
         for label, step in (marks or {}).items():
             axis.axvline(step, color="0.5", linewidth=0.8, linestyle="--")
             axis.annotate(label, (step, 1), xycoords=("data", "axes fraction"), fontsize=7, va="top", rotation=90)
@@ -84,18 +88,21 @@ def learning_curves(found: Results, variants: list[str], folder: Path, marks: di
     return saved(figure, folder, "learning_curves")
 
 
-def _curve(axis: Any, curves: Curves, name: str, style: dict[str, Any]) -> None:
+def _curve(axis: Any, curves: Curves, variants: list[str], name: str) -> None:
     estimates = [mean_interval(column) for column in curves.returns.T if not np.isnan(column).all()]
     steps = curves.steps[~np.isnan(curves.returns).all(0)]
-    _line(axis, steps, estimates, name, style)
+    _line(axis, steps, estimates, variants, name)
 
 
-def _line(axis: Any, steps: np.ndarray, estimates: Sequence[Estimate], name: str, style: dict[str, Any]) -> None:
+def _line(axis: Any, steps: np.ndarray, estimates: Sequence[Estimate], variants: list[str], name: str) -> None:
     """Values and the band of their intervals, which is not there where one seed alone has come."""
-    # One evaluation is a point, which no line would show.
-    marker = "." if len(steps) < 12 else None
-    axis.plot(steps, [e.value for e in estimates], label=name, marker=marker, **style)
+    style = style_of(variants, name)
+    # A few evaluations are points as well, and one is nothing else; hollow, since they often coincide.
+    marker = MARKERS[variants.index(name) % len(MARKERS)] if len(steps) < FEW else None
+    axis.plot(steps, [e.value for e in estimates], label=name, marker=marker, markerfacecolor="none", **style)
     low, high = np.array([(e.low, e.high) for e in estimates], dtype=float).T
+    if len(steps) == 1:
+        axis.vlines(steps, low, high, color=style["color"], alpha=0.4)
     axis.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
 
@@ -148,7 +155,7 @@ def aggregate_curves(found: Results, finals: Finals, variants: list[str], folder
     }  # [seeds, envs, evaluations] each
     figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
     for name, values in scores.items():
-        _line(axis, steps, interquartile_curves({name: values})[name], name, style_of(variants, name))
+        _line(axis, steps, interquartile_curves({name: values})[name], variants, name)
     axis.set(xlabel="environment steps", ylabel="interquartile mean of normalised return")
     axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
     axis.grid(alpha=0.3)

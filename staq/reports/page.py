@@ -56,7 +56,8 @@ def write(experiment: Experiment, runs: Sequence[Planned], out: Path, progress: 
     title = html.escape(f"{experiment.name}: {experiment.title}")
     page.write_text(
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-        f"<body>{''.join(parts)}</body></html>\n"
+        f"<body>{''.join(parts)}</body></html>\n",
+        encoding="utf-8",
     )
     return page
 

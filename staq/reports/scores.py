@@ -31,7 +31,7 @@ RANDOM = {
 
 def paper(table: str) -> dict[str, Any]:
     """The paper's numbers: ``table_1``, final returns by environment and variant, or ``hours`` by variant."""
-    content = tomllib.loads(resources.files(__package__).joinpath("paper.toml").read_text())
+    content = tomllib.loads(resources.files(__package__).joinpath("paper.toml").read_text("utf-8"))
     numbers: dict[str, Any] = content[table]
     return numbers
 

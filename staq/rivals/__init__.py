@@ -8,9 +8,9 @@ from gymnasium import spaces
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
-from torch import nn
 
 from staq.arguments import check_each
+from staq.q_networks import activation_named
 from staq.rivals.m_dqn import MDQN
 from staq.rivals.networks import SmallImage, small_image
 
@@ -62,10 +62,7 @@ def build(
             raise ValueError("exploration_fraction: the preset says it in steps; use exploration_steps.")
         settings["exploration_fraction"] = min(1.0, exploration_steps / timesteps)
     network: dict[str, Any] = dict(settings.pop("policy_kwargs", None) or {})
-    activation = network.pop("activation_fn", "ReLU")
-    if not hasattr(nn, activation):
-        raise ValueError(f"activation_fn={activation!r} is no layer of torch.nn, such as ReLU or Tanh.")
-    network["activation_fn"] = getattr(nn, activation)
+    network["activation_fn"] = activation_named(network.get("activation_fn", "ReLU"))
     if policy == "CnnPolicy":
         network = small_image(network["activation_fn"]) | network
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import warnings
 from collections import deque
@@ -17,7 +16,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from staq.checkpoint import FORMAT, KEPT_STATES, files_of, newest_state
+from staq.checkpoint import FORMAT, KEPT_STATES, delete_unused, explained, files_of, newest_state, still_needed
 from staq.envs.snapshot import CannotRestore, restore, restores_exactly, snapshot
 from staq.rivals.player import random_state, set_random_state
 from staq.whole_files import read, write_atomically
@@ -67,26 +66,22 @@ class RivalCheckpoints(BaseCallback):
         """One checkpoint of the model as it is."""
         step = self.num_timesteps
         replay: dict[str, Any] = {"segments": []}
-        if isinstance(self.model, OffPolicyAlgorithm):
-            buffer = self.model.replay_buffer
-            assert buffer is not None
-            new = min((step - self.written) // buffer.n_envs, buffer.size())
-            name = f"replay-{step:06d}.pt"
-            rows = (buffer.pos - new + np.arange(new)) % buffer.buffer_size
-            arrays = {part: torch.from_numpy(getattr(buffer, part)[rows]) for part in TRANSITION}
-            write_atomically(self.folder / name, arrays)
-            self.segments.append((name, new))
-            while len(self.segments) > 1 and sum(n for _, n in self.segments[1:]) >= buffer.size():
-                self.segments.pop(0)
-            replay = {"pos": buffer.pos, "full": buffer.full, "segments": [list(s) for s in self.segments]}
-        state = _state_of(self.model, replay, self.env_restores)
-        write_atomically(self.folder / f"state-{step:06d}.pt", state)
+        with explained(f"The checkpoint at step {step}", self.folder):
+            if isinstance(self.model, OffPolicyAlgorithm):
+                buffer = self.model.replay_buffer
+                assert buffer is not None
+                new = min((step - self.written) // buffer.n_envs, buffer.size())
+                name = f"replay-{step:06d}.pt"
+                rows = (buffer.pos - new + np.arange(new)) % buffer.buffer_size
+                arrays = {part: torch.from_numpy(getattr(buffer, part)[rows]) for part in TRANSITION}
+                write_atomically(self.folder / name, arrays)
+                self.segments = still_needed([*self.segments, (name, new)], buffer.size())
+                replay = {"pos": buffer.pos, "full": buffer.full, "segments": [list(s) for s in self.segments]}
+            state = _state_of(self.model, replay, self.env_restores)
+            write_atomically(self.folder / f"state-{step:06d}.pt", state)
         self.written = step
         self.kept = [*self.kept, files_of(state)][-KEPT_STATES:]
-        used = set().union(*self.kept)
-        for path in self.folder.iterdir():
-            if re.fullmatch(r"(state|replay)-\d+\.pt(\.partial)?", path.name) and path.name not in used:
-                path.unlink()
+        delete_unused(self.folder, self.kept)
 
 
 def resume_rival(model: BaseAlgorithm, folder: Path) -> None:

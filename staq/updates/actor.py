@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from staq.backpropagation import backpropagation
 from staq.mirror_descent import StepSize, centred, kl_divergence, mirror_step
@@ -133,12 +134,13 @@ class GradientActor(ActorUpdate):
         loss: Loss,
         actor_steps: int,
         batch_size: int,
+        make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = LeanAdam,
         regularised: bool = True,
     ) -> None:
         super().__init__(architecture, n_critics)
         self.loss, self.actor_steps, self.batch_size = loss, actor_steps, batch_size
         self.regularised = regularised
-        self.optimizer = LeanAdam(self.actor.parameters())  # the algorithm sets its rate
+        self.optimizer = make_optimizer(self.actor.parameters())  # the algorithm sets its rate
         self._loss = 0.0
 
     def effective(self, step_size: StepSize) -> StepSize:

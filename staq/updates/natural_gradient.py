@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from torch.autograd import forward_ad
 
 from staq.mirror_descent import StepSize, kl_divergence
 from staq.q_networks import Architecture
@@ -90,10 +89,8 @@ class NaturalGradientUpdate(ActorUpdate):
 
     def _pushed_forward(self, obs: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         """J v: how the logits change with the weights. → [B, A]"""
-        tangents = self._as_weights(vector)
-        with forward_ad.dual_level():
-            duals = {name: forward_ad.make_dual(w.detach(), tangents[name]) for name, w in self.actor.weights.items()}
-            change: torch.Tensor = forward_ad.unpack_dual(self._logits(obs)(duals)).tangent
+        weights = {name: w.detach() for name, w in self.actor.weights.items()}
+        change: torch.Tensor = torch.func.jvp(self._logits(obs), (weights,), (self._as_weights(vector),))[1]
         return change
 
     def _pulled_back(self, obs: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
@@ -101,7 +98,8 @@ class NaturalGradientUpdate(ActorUpdate):
         weights = {name: w.detach() for name, w in self.actor.weights.items()}
         pull = torch.func.vjp(self._logits(obs), weights)[1]
         (pulled,) = pull(error)
-        return torch.cat([pulled[name].flatten() for name in self.actor.names])
+        fixed = self.actor.architecture.fixed  # along which the gradient is zero, and so is every direction from it
+        return torch.cat([(pulled[name] * (name not in fixed)).flatten() for name in self.actor.names])
 
     def _parameters_as_vector(self) -> torch.Tensor:
         return torch.cat([w.detach().flatten() for w in self.actor.weights.values()])

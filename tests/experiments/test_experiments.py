@@ -237,7 +237,7 @@ def test_a_gpu_that_would_lie_idle_is_named(capsys: pytest.CaptureFixture[str], 
     assert cli.main([*run, "--gpus", "0.5", "--device", "cuda"]) == 0
     with pytest.raises(SystemExit):
         cli.main([*run, "--hours", "-3"])
-    assert "'-3' is not above 0" in capsys.readouterr().err
+    assert "'-3' is no number above 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

@@ -371,7 +371,7 @@ def test_a_band_ends_where_one_seed_goes_on_alone(tmp_path: Path) -> None:
     lay(second, [1.0, 2.0], finished=False)
     curves = results([first, second])["MinAtar/Breakout-v1"]["StaQ M=1"]
     figure, axis = plt.subplots()
-    figures._curve(axis, curves, "StaQ M=1", {"color": "k"})
+    figures._curve(axis, curves, ["StaQ M=1"], "StaQ M=1")
     (band,) = axis.collections
     assert max(path.vertices[:, 0].max() for path in band.get_paths()) == 10_000
     plt.close(figure)
