@@ -74,10 +74,10 @@ CLAIMS: dict[str, list[Claim]] = {
         above("M = 300 lies above NatGrad", "StaQ M=300", "NatGrad"),
     ],
     "memory-small": [
-        above("after 500k steps too, performance grows with M: 10 above 1", "StaQ M=10", "StaQ M=1", 1),
-        above("after 500k steps too, performance grows with M: 30 above 10", "StaQ M=30", "StaQ M=10", 10),
-        Claim("after 500k steps M = 30 is exact mirror descent", "StaQ M=30", "same", "Exact PMD", (), 30, True),
-        above("after 500k steps too, AC-MProj lies above M = 1", "AC-MProj", "StaQ M=1", 1),
+        above("at a small budget too, performance grows with M: 10 above 1", "StaQ M=10", "StaQ M=1", 1),
+        above("at a small budget too, performance grows with M: 30 above 10", "StaQ M=30", "StaQ M=10", 10),
+        Claim("at a small budget M = 30 is exact mirror descent", "StaQ M=30", "same", "Exact PMD", (), 30, True),
+        above("at a small budget too, AC-MProj lies above M = 1", "AC-MProj", "StaQ M=1", 1),
     ],
     "deep-rl": [
         Claim(
