@@ -208,19 +208,21 @@ def _finals(found: Results, variants: list[str], timesteps: int) -> str:
     for env, cells in found.items():
         for name in variants:
             if name in cells and cells[name].final:
-                final = np.array(list(cells[name].final.values()))
+                final, late = (np.array(list(of.values())) for of in (cells[name].final, cells[name].second_half))
                 theirs = theirs_of.get(env, {}).get(name)
                 rows.append(
                     [
                         env,
                         name,
                         str(mean_interval(final)),
+                        str(mean_interval(late)),
                         str(len(final)),
                         "" if theirs is None else f"{theirs:g}",
                         f"{RANDOM[env]:g}" if env in RANDOM else "",
                     ]
                 )
-    header = ["environment", "variant", f"return at {timesteps:,} steps [95 %]", "seeds", "paper, 5M steps", "random"]
+    ours = [f"return at {timesteps:,} steps [95 %]", "mean over the second half [95 %]", "seeds"]
+    header = ["environment", "variant", *ours, "paper, 5M steps", "random"]
     return "<h2>Final returns</h2>" + _table(header, rows) if rows else ""
 
 

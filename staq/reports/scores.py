@@ -61,8 +61,16 @@ class Curves:
     @property
     def final(self) -> dict[int, float]:
         """The last evaluation of every finished run, by seed."""
-        rows = zip(self.seeds, self.returns, self.finished, strict=True)
-        return {seed: float(returns[-1]) for seed, returns, finished in rows if finished}
+        return self._of_finished(self.returns[:, -1])
+
+    @property
+    def second_half(self) -> dict[int, float]:
+        """Of every finished run the mean over the second half of its evaluations: a single one may be luck."""
+        return self._of_finished(self.returns[:, self.steps > self.steps[-1] / 2].mean(1))
+
+    def _of_finished(self, values: np.ndarray) -> dict[int, float]:
+        rows = zip(self.seeds, values, self.finished, strict=True)
+        return {seed: float(value) for seed, value, finished in rows if finished}
 
     def of_seeds(self, seeds: Sequence[int]) -> np.ndarray:
         """[seeds, evaluations]"""

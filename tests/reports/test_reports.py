@@ -334,7 +334,7 @@ def test_the_papers_numbers_stand_beside_ours(tmp_path: Path) -> None:
     lay(runs[0], [1.0, 2.0, 3.0, 4.5])
     page = write(experiments.load("deep-rl"), runs, tmp_path, progress=lambda: None).read_text()
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", page[page.index("Final returns") :])
-    assert cells[:6] == ["MinAtar/Seaquest-v1", "DQN", "4.5", "1", "16", "0.09"]
+    assert cells[:7] == ["MinAtar/Seaquest-v1", "DQN", "4.5", "3.75", "1", "16", "0.09"]
 
 
 def test_ratios_of_time_pair_rounds_and_know_their_unit(tmp_path: Path) -> None:
