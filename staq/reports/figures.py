@@ -45,9 +45,8 @@ def saved(figure: Any, folder: Path, name: str) -> Path:
 def _panels(n: int, height: float = 3.2) -> tuple[Any, list[Any]]:
     columns = min(n, 3)
     rows = math.ceil(n / columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(4.6 * columns, height * rows), squeeze=False, layout="constrained"
-    )
+    width = 6.4 if columns == 1 else 4.6 * columns
+    figure, axes = plt.subplots(rows, columns, figsize=(width, height * rows), squeeze=False, layout="constrained")
     for unused in axes.flat[n:]:
         unused.axis("off")
     return figure, list(axes.flat[:n])
@@ -59,7 +58,8 @@ def _legend(figure: Any, axes: Sequence[Any]) -> None:
     for axis in axes:
         handles, names = axis.get_legend_handles_labels()
         shown |= dict(zip(names, handles, strict=True))
-    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=min(5, len(shown)), frameon=False)
+    fitting = int(figure.get_figwidth() / 2.3)  # as many entries as fit side by side
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=fitting, frameon=False)
 
 
 def learning_curves(found: Results, variants: list[str], folder: Path, marks: dict[str, float] | None = None) -> Path:

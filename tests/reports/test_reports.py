@@ -365,6 +365,20 @@ def test_nothing_to_report_is_said(tmp_path: Path) -> None:
         write(experiments.load("memory"), runs, tmp_path, progress=lambda: None)
 
 
+@pytest.mark.parametrize("panels", [1, 2, 3])
+@pytest.mark.parametrize("name", experiments.names())
+def test_the_legend_fits_into_the_figure(name: str, panels: int) -> None:
+    figure, axes = figures._panels(panels)
+    for variant in experiments.load(name).variants:
+        axes[0].plot([0, 1], label=variant.name)
+    figures._legend(figure, axes)
+    figure.canvas.draw()
+    extent = figure.legends[0].get_window_extent()
+    assert extent.x0 >= 0
+    assert extent.x1 <= figure.bbox.width
+    plt.close(figure)
+
+
 def test_a_band_ends_where_one_seed_goes_on_alone(tmp_path: Path) -> None:
     first, second = planned(tmp_path, seeds=2, envs=["MinAtar/Breakout-v1"], variants=["StaQ M=1"])
     lay(first, [1.0, 2.0, 3.0, 4.0])
