@@ -198,7 +198,8 @@ class Case:
         return cls(difference, CLOSE * level.value if level.low > LEARNED else None)
 
     def __str__(self) -> str:
-        return f"{self.difference}{' where the latter cannot be told from a uniform policy' if self.margin is None else ''}"
+        unlearned = " where the latter cannot be told from a uniform policy" if self.margin is None else ""
+        return f"{self.difference}{unlearned}"
 
     @property
     def bounds(self) -> tuple[float, float]:
