@@ -48,11 +48,10 @@ class Row:
     seed: int
     iteration: int
     error: str
-    memory: int
     last_norm: float
     """‖ε_k‖"""
-    difference: float
-    """‖(1−β)/(1−β^M) Σ_{i<M} β^i ε_{k−i}‖ − ‖ε_k‖"""
+    differences: dict[int, float]
+    """By M, of which so many errors exist: ‖(1−β)/(1−β^M) Σ_{i<M} β^i ε_{k−i}‖ − ‖ε_k‖"""
 
 
 def scaled_to(budget: float) -> tuple[int, int]:
@@ -64,7 +63,7 @@ def scaled_to(budget: float) -> tuple[int, int]:
 
 
 class Study:
-    """The errors of every seed and iteration, from the first iteration at which M of them exist."""
+    """The errors of every seed and iteration, from the first at which there are as many as the smallest M."""
 
     def __init__(self, grid: GridMDP, n_seeds: int, gradient_steps: int = GRADIENT_STEPS) -> None:
         self.mdp, self.gradient_steps = grid.mdp, gradient_steps
@@ -152,33 +151,39 @@ class FittedQ:
 
 
 def _rows(name: str, iteration: int, newest_last: list[np.ndarray]) -> list[Row]:
-    beta, rows = SETTINGS.beta, []
+    beta = SETTINGS.beta
+    last = np.abs(newest_last[-1]).max((1, 2))  # [seeds]
+    rows = [Row(seed, iteration, name, round(float(norm), 5), {}) for seed, norm in enumerate(last)]
     for memory in MEMORIES:
         if len(newest_last) < memory:
             continue
         weights = (1 - beta) / (1 - beta**memory) * beta ** np.arange(memory)
         average = np.einsum("i,i...->...", weights, np.stack(newest_last[-memory:][::-1]))
-        for seed, (errors, averaged) in enumerate(zip(newest_last[-1], average, strict=True)):
-            last = float(np.abs(errors).max())
-            difference = float(np.abs(averaged).max()) - last
-            rows.append(Row(seed, iteration, name, memory, round(last, 5), round(difference, 5)))
-    return rows
+        for row, difference in zip(rows, np.abs(average).max((1, 2)) - last, strict=True):
+            row.differences[memory] = round(float(difference), 5)
+    return [row for row in rows if row.differences]
 
 
 def write(rows: list[Row], path: Path) -> None:
-    """One line per row."""
+    """One line per row, with a column for each M."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Row.__dataclass_fields__)
-        writer.writerows(vars(row).values() for row in rows)
+        writer.writerow(["seed", "iteration", "error", "last_norm", *(f"M={memory}" for memory in MEMORIES)])
+        for row in rows:
+            differences = [row.differences.get(memory, "") for memory in MEMORIES]
+            writer.writerow([row.seed, row.iteration, row.error, row.last_norm, *differences])
 
 
 def read(path: Path) -> list[Row]:
     """What ``write`` wrote."""
     with path.open() as file:
         table = csv.reader(file)
-        next(table)
-        return [Row(int(s), int(k), error, int(m), float(last), float(d)) for s, k, error, m, last, d in table]
+        memories = [int(name.removeprefix("M=")) for name in next(table)[4:]]
+        rows = []
+        for seed, iteration, error, last, *cells in table:
+            differences = {m: float(cell) for m, cell in zip(memories, cells, strict=True) if cell}
+            rows.append(Row(int(seed), int(iteration), error, float(last), differences))
+        return rows
 
 
 def verdict(rows: list[Row]) -> list[str]:
@@ -231,10 +236,10 @@ def _panel(axis: Any, rows: list[Row], error: str) -> None:
 
 def _differences(rows: list[Row], error: str, memory: int) -> np.ndarray:
     """[iterations from M on, seeds]"""
-    chosen = [row for row in rows if row.error == error and row.memory == memory]
+    chosen = [row for row in rows if row.error == error and memory in row.differences]
     table = np.full((max(r.iteration for r in chosen) - memory + 1, max(r.seed for r in chosen) + 1), np.nan)
     for row in chosen:
-        table[row.iteration - memory, row.seed] = row.difference
+        table[row.iteration - memory, row.seed] = row.differences[memory]
     return table
 
 
