@@ -174,12 +174,12 @@ def train(options: argparse.Namespace) -> None:
 
 def evaluate(options: argparse.Namespace) -> None:
     from staq import runs
-    from staq.evaluation import returns
+    from staq.evaluation import play
 
     policy, env_id, actions = _policy_and_environment(options)
     env = runs.make_envs(env_id, min(options.episodes, DEFAULT_N_ENVS), actions)
     for mode in ("greedy", "stochastic"):
-        rewards, lengths = returns(policy, env, options.episodes, mode == "greedy", options.seed)
+        rewards, lengths, _ = play(policy, env, options.episodes, mode == "greedy", options.seed)
         print(
             f"{env_id}  {mode:10}  return {rewards.mean():.2f} ± {rewards.std():.2f} (min {rewards.min():.2f}, "
             f"max {rewards.max():.2f}), length {lengths.mean():.0f}, {len(rewards)} episodes"

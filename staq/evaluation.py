@@ -7,7 +7,7 @@ import time
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -47,14 +47,37 @@ class Evaluation:
     """Wall-clock time of training so far."""
 
 
-def returns(
-    policy: SamplingPolicy, env: VecEnv, episodes: int, greedy: bool, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns and lengths of whole episodes. They depend on the seed and the policy, and change neither."""
+class Episodes(NamedTuple):
+    """Whole episodes, one entry each."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    played_by: np.ndarray
+    """Index of the environment."""
+
+
+def play(policy: SamplingPolicy, env: VecEnv, episodes: int, greedy: bool | np.ndarray, seed: int) -> Episodes:
+    """Whole episodes of counted environments. They depend on the seed and the policy, and change neither.
+
+    :param greedy: in which environments to take the likeliest action: all, none, or a mask [environments]
+    """
+    played_by: list[int] = []
+
+    def note_the_end(of_loop: dict[str, Any], _: dict[str, Any]) -> None:
+        if of_loop["done"]:
+            played_by.append(of_loop["i"])
+
     env.seed(seed)
     with policy.seeded(seed):
-        rewards, lengths = evaluate_policy(policy, env, episodes, deterministic=greedy, return_episode_rewards=True)
-    return np.array(rewards), np.array(lengths)
+        returns, lengths = evaluate_policy(
+            policy,
+            env,
+            episodes,
+            deterministic=greedy,  # type: ignore[arg-type]  # handed on to the policy as it is
+            callback=note_the_end,
+            return_episode_rewards=True,
+        )
+    return Episodes(np.array(returns), np.array(lengths), np.array(played_by))
 
 
 class Evaluations(BaseCallback):
@@ -62,18 +85,17 @@ class Evaluations(BaseCallback):
 
     An evaluation is seeded by the run's seed and its step, so a resumed run has the same rows.
 
-    :param env: environments of its own
+    :param env: environments of its own, two per episode: a greedy and a stochastic one are played side by side, since
+        a stack that is read for one observation costs little more for two
     :param folder: where ``evaluations.csv``, SB3's ``evaluations.npz`` and ``best_model`` go
     :param every: environment steps between two evaluations
-    :param episodes: per evaluation and mode
     """
 
-    def __init__(self, env: VecEnv, folder: Path, every: int, episodes: int, seed: int) -> None:
+    def __init__(self, env: VecEnv, folder: Path, every: int, seed: int) -> None:
         super().__init__()
         self.env = env
         self.folder = folder
         self.every = every
-        self.episodes = episodes
         self.seed = seed
         self.seconds_before = 0.0
         self.greedy: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -108,10 +130,12 @@ class Evaluations(BaseCallback):
         best = max((r.mean() for r, _ in self.greedy.values()), default=-np.inf)
         seed = int(np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)[0])
         seconds = self.seconds_before + (time.time_ns() - self.model.start_time) / 1e9
-        player = player_of(self.model)
+        greedy = np.arange(self.env.num_envs) < self.env.num_envs // 2
+        played = play(player_of(self.model), self.env, self.env.num_envs, greedy, seed)
         rows = []
-        for mode in ("greedy", "stochastic"):
-            rewards, lengths = returns(player, self.env, self.episodes, mode == "greedy", seed)
+        for mode, environments in (("greedy", greedy), ("stochastic", ~greedy)):
+            chosen = environments[played.played_by]
+            rewards, lengths = played.returns[chosen], played.lengths[chosen]
             row = Evaluation(
                 timesteps=self.num_timesteps,
                 mode=mode,

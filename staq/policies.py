@@ -146,15 +146,16 @@ class StaQPolicy(BasePolicy):
         probabilities = self.coding.factors.softmax(self.logits(obs)).cpu().numpy()
         return probabilities if vectorized else probabilities[0]
 
-    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:
+    def _predict(self, observation: PyTorchObs, deterministic: bool | np.ndarray = False) -> torch.Tensor:
+        """SB3's; ``deterministic`` may also be a mask that says for which observations."""
         assert isinstance(observation, torch.Tensor)
         logits, factors = self.logits(observation), self.coding.factors
-        if deterministic:
-            choices = factors.likeliest(logits)
-        else:
+        choices = factors.likeliest(logits).cpu()
+        sampled = torch.as_tensor(~np.broadcast_to(deterministic, len(choices)))
+        if sampled.any():
             # Sampled where the generator lives, so that a seed gives the same actions on every device.
-            choices = factors.draw(factors.softmax(logits).cpu(), self.sampling)
-        return torch.as_tensor(self.coding.actions(choices.cpu().numpy()), device=logits.device)
+            choices[sampled] = factors.draw(factors.softmax(logits).cpu()[sampled], self.sampling)
+        return torch.as_tensor(self.coding.actions(choices.numpy()), device=logits.device)
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:

@@ -40,7 +40,7 @@ from staq.algorithm import PolicyMirrorDescent
 from staq.arguments import checked_device
 from staq.checkpoint import Checkpoints, newest_state, resume
 from staq.envs import mujoco
-from staq.evaluation import Evaluations, player_of, read_rows, returns, save_policy
+from staq.evaluation import Evaluations, play, player_of, read_rows, save_policy
 from staq.family import FAMILY
 from staq.rivals import RIVALS
 from staq.rivals import build as build_rival
@@ -209,7 +209,7 @@ def train(
     with ExitStack() as closing:
         env = make_envs(config.env, config.n_envs, config.actions)
         closing.callback(env.close)
-        eval_env = make_envs(config.env, config.eval_episodes, config.actions)
+        eval_env = make_envs(config.env, 2 * config.eval_episodes, config.actions)
         closing.callback(eval_env.close)
         model = build(config, env)
         closing.enter_context(_weights_and_biases(wandb_project, config))
@@ -236,7 +236,7 @@ def train(
         logger = _logger(folder, append=resuming)
         closing.callback(logger.close)
         model.set_logger(logger)
-        evaluations = Evaluations(eval_env, folder, config.eval_every, config.eval_episodes, config.seed)
+        evaluations = Evaluations(eval_env, folder, config.eval_every, config.seed)
         if resuming or begin_again:
             evaluations.resume_at(step)
         interrupt = closing.enter_context(Interrupt())
@@ -283,9 +283,9 @@ def trained_player(config: Config, folder: Path) -> Player:
 def final_evaluation(model: BaseAlgorithm, config: Config, episodes: int) -> tuple[float, float]:
     """Greedy mean and minimum over fresh episodes."""
     env = make_envs(config.env, min(episodes, 20), config.actions)
-    rewards, _ = returns(player_of(model), env, episodes, greedy=True, seed=config.seed + 1_000_003)
+    returns = play(player_of(model), env, episodes, greedy=True, seed=config.seed + 1_000_003).returns
     env.close()
-    return float(rewards.mean()), float(rewards.min())
+    return float(returns.mean()), float(returns.min())
 
 
 class Progress(BaseCallback):

@@ -26,9 +26,14 @@ class Player:
         self.coding = None if isinstance(model.action_space, spaces.Box) else Coding(model.action_space)
 
     def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool | np.ndarray = False
     ) -> Any:
-        return self.model.predict(observation, state, episode_start, deterministic)
+        """As SB3's; ``deterministic`` may also be a mask that says for which observations."""
+        if isinstance(deterministic, bool):
+            return self.model.predict(observation, state, episode_start, deterministic)
+        actions, state = self.model.predict(observation, state, episode_start)
+        actions[deterministic], _ = self.model.predict(observation[deterministic], deterministic=True)
+        return actions, state
 
     @torch.no_grad()
     def action_probabilities(self, observation: np.ndarray) -> np.ndarray:
