@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
             warnings.showwarning = lambda message, *_, **__: print(f"staq: {message}", file=sys.stderr)
             options.command(options)
     except KeyboardInterrupt:
-        print("staq: stopped at once; what was saved before is intact.", file=sys.stderr)
+        print("staq: stopped; what was saved is intact.", file=sys.stderr)
         return 130
     except (ValueError, TypeError, OSError, ModuleNotFoundError, FloatingPointError) as error:
         print(f"staq: {error}", file=sys.stderr)

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from tqdm import tqdm
+
 from staq.experiments.plan import Planned
 from staq.experiments.worker import AT_WORK, run_in_process
 
@@ -63,6 +65,9 @@ def local(runs: Sequence[Planned], processes: int, report: Report) -> list[str]:
         except BaseException:
             for future in waiting:
                 future.cancel()
+            tqdm.write(
+                "\nStopping when every run has ended its iteration, with a checkpoint. Ctrl-C again stops at once."
+            )
             raise
         finally:
             signal.signal(signal.SIGTERM, before)

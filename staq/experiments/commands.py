@@ -98,7 +98,11 @@ def experiment_run(options: argparse.Namespace) -> None:
     save_request(out, options.name, request)
     if not left and not luck.seconds_left(experiment.sticky_rates, _longest(runs), out):
         return
-    ended = _carry_out(options, experiment, runs, left, out)
+    try:
+        ended = _carry_out(options, experiment, runs, left, out)
+    except KeyboardInterrupt:
+        print(f"To go on: staq experiment run {options.name} --out {out}")
+        raise
     if ended:
         print("\n".join([*status.table(runs), *status.failures(runs), *status.stopped(runs, out)]))
     print(f"staq experiment {'report' if ended else 'status'} {options.name} --out {out}")

@@ -293,6 +293,23 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     assert "budget 0.5, seeds 1, eval_episodes 1" in out, "what is not said is as it was"
 
 
+def test_an_interrupted_experiment_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press_ctrl_c(*arguments: Any) -> int:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+        return 2
+
+    monkeypatch.setattr(backends, "run_in_process", press_ctrl_c)
+    command = "experiment run memory --budget 0.001 --seeds 1 --algos NatGrad --envs MinAtar/Breakout-v1"
+    assert cli.main([*command.split(), "--out", str(tmp_path)]) == 130
+    out, err = capsys.readouterr()
+    assert "Stopping when every run has ended its iteration" in out
+    assert f"To go on: staq experiment run memory --out {tmp_path}" in out
+    assert "what was saved is intact" in err
+
+
 def test_a_timing_is_an_experiment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
