@@ -63,7 +63,7 @@ def _legend(figure: Any, axes: Sequence[Any]) -> None:
 
 
 def learning_curves(found: Results, variants: list[str], folder: Path, marks: dict[str, float] | None = None) -> Path:
-    """Mean over seeds with its 95 % interval; a single seed has none.
+    """Mean over seeds with its 95 % interval, or with each of two seeds as a thin line; a single seed has neither.
 
     :param marks: vertical lines, by what they mark
     """
@@ -78,7 +78,7 @@ def learning_curves(found: Results, variants: list[str], folder: Path, marks: di
         axis.set_xlabel("environment steps")
         axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
         axis.grid(alpha=0.3)
-        # The runs fill the axis: the interval of two seeds may reach far beyond.
+        # The runs fill the axis: the interval of a few seeds may reach far beyond.
         lowest = min(float(np.nanmin(curves.returns)) for curves in cells.values())
         highest = max(float(np.nanmax(curves.returns)) for curves in cells.values())
         margin = 0.08 * (highest - lowest) or 1.0
@@ -89,9 +89,15 @@ def learning_curves(found: Results, variants: list[str], folder: Path, marks: di
 
 
 def _curve(axis: Any, curves: Curves, variants: list[str], name: str) -> None:
-    estimates = [mean_interval(column) for column in curves.returns.T if not np.isnan(column).all()]
-    steps = curves.steps[~np.isnan(curves.returns).all(0)]
-    _line(axis, steps, estimates, variants, name)
+    n_seeds = (~np.isnan(curves.returns)).sum(0)  # [evaluations]
+    steps, returns, n_seeds = curves.steps[n_seeds > 0], curves.returns[:, n_seeds > 0], n_seeds[n_seeds > 0]
+    estimates = [mean_interval(column) for column in returns.T]
+    # The interval of two seeds is 12.7 times as wide as they lie apart, and would cover the panel.
+    shown = [e if n > 2 else Estimate(e.value) for e, n in zip(estimates, n_seeds, strict=True)]
+    _line(axis, steps, shown, variants, name)
+    if 2 in n_seeds:
+        look = style_of(variants, name) | {"linewidth": 0.7, "alpha": 0.6}
+        axis.plot(steps[n_seeds == 2], returns[:, n_seeds == 2].T, marker="." if len(steps) < FEW else None, **look)
 
 
 def _line(axis: Any, steps: np.ndarray, estimates: Sequence[Estimate], variants: list[str], name: str) -> None:

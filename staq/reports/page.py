@@ -147,6 +147,7 @@ HOURS = (
 )
 CURVES = (
     "Mean greedy return over seeds with Student's 95 % interval, which may reach beyond the axes; one seed has none. "
+    "Of two seeds, whose interval would cover the panel, each is a thin line. "
     "An algorithm that is evaluated a little later, since its updates come at other steps, is shown at the nearest one."
 )
 BOXES = "The last evaluation of every finished run: a dot each, quartiles from three runs on."

@@ -379,15 +379,19 @@ def test_the_legend_fits_into_the_figure(name: str, panels: int) -> None:
     plt.close(figure)
 
 
-def test_a_band_ends_where_one_seed_goes_on_alone(tmp_path: Path) -> None:
-    first, second = planned(tmp_path, seeds=2, envs=["MinAtar/Breakout-v1"], variants=["StaQ M=1"])
-    lay(first, [1.0, 2.0, 3.0, 4.0])
-    lay(second, [1.0, 2.0], finished=False)
-    curves = results([first, second])["MinAtar/Breakout-v1"]["StaQ M=1"]
+def test_three_seeds_have_a_band_two_have_a_line_each_and_one_is_alone(tmp_path: Path) -> None:
+    seeds = planned(tmp_path, seeds=3, envs=["MinAtar/Breakout-v1"], variants=["StaQ M=1"])
+    for seed, returns in zip(seeds, ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 5.0], [2.0, 4.0]), strict=True):
+        lay(seed, returns, finished=len(returns) == 4)
+    curves = results(seeds)["MinAtar/Breakout-v1"]["StaQ M=1"]
     figure, axis = plt.subplots()
     figures._curve(axis, curves, ["StaQ M=1"], "StaQ M=1")
     (band,) = axis.collections
     assert max(path.vertices[:, 0].max() for path in band.get_paths()) == 10_000
+    mean, *thin = axis.lines
+    np.testing.assert_allclose(mean.get_ydata(), [4 / 3, 8 / 3, 4, 4])
+    assert [line.get_xydata().tolist() for line in thin[:2]] == [[[15_000, 3]], [[15_000, 5]]]
+    assert np.isnan(thin[2].get_ydata()).all()
     plt.close(figure)
 
 
