@@ -184,11 +184,14 @@ def read_rows(folder: Path) -> list[Evaluation]:
     if not path.exists():
         return []
     types = {"int": int, "float": float, "str": str}
-    with path.open() as file:
-        return [
-            Evaluation(**{f.name: types[str(f.type)](row[f.name]) for f in fields(Evaluation)})
-            for row in csv.DictReader(file)
-        ]
+    try:
+        with path.open() as file:
+            return [
+                Evaluation(**{f.name: types[str(f.type)](row[f.name]) for f in fields(Evaluation)})
+                for row in csv.DictReader(file)
+            ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}): copy it again from where it was made.") from error
 
 
 def write_rows(folder: Path, rows: list[Evaluation]) -> None:

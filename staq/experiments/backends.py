@@ -26,17 +26,21 @@ UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUS
 """Of SLURM's states those from which a job still comes to its end by itself."""
 
 
-def prepare(runs: Sequence[Planned], command: str) -> list[Planned]:
-    """Writes the configuration of every run that has none yet, and returns those that are not finished."""
-    begun = [run for run in runs if run.state != "planned"]
-    for run in begun:
+def check(runs: Sequence[Planned]) -> None:
+    """Raises if what lies in a run's folder is of another kind."""
+    for run in runs:
         if run.of_another_kind:
             raise ValueError(
                 f"{run.folder} was begun with another configuration, such as another --budget, and rows of two kinds "
                 "must not meet: name another --out."
             )
+
+
+def prepare(runs: Sequence[Planned], command: str) -> list[Planned]:
+    """Writes the configuration of every run that has none yet, and returns those that are not finished."""
+    check(runs)
     for run in runs:
-        if run.state == "planned":
+        if not run.configured:
             run.folder.mkdir(parents=True, exist_ok=True)
             run.config.save(run.folder, command)
     return [run for run in runs if run.state != "finished"]

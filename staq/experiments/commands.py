@@ -32,7 +32,9 @@ def add_experiment_commands(commands: Any) -> None:
     )
     command.set_defaults(command=experiment_run)
     command.add_argument("name", metavar="NAME")
-    command.add_argument("--budget", type=float, help="fraction of the paper's steps (1); decay and intervals stay")
+    command.add_argument(
+        "--budget", type=float, help="fraction of the experiment's steps (1); decay and intervals stay"
+    )
     command.add_argument("--seeds", help="how many (5) or which (10-19); by default as many as the paper's")
     command.add_argument("--envs", nargs="+", metavar="ENV", help="only these environments, or all")
     command.add_argument("--algos", nargs="+", metavar="ALGO", help="only these variants or algorithms, or all")
@@ -57,7 +59,7 @@ def add_experiment_commands(commands: Any) -> None:
         command.add_argument("--out", type=Path, metavar="DIR", help="where it was run; by default experiments/NAME")
         if name == "status":
             command.add_argument(
-                "--watch", type=float, metavar="SECONDS", help="show it again and again, until the end"
+                "--watch", type=positive, metavar="SECONDS", help="show it again and again, until the end"
             )
 
 
@@ -89,6 +91,7 @@ def experiment_run(options: argparse.Namespace) -> None:
         raise ValueError(f"--gpus {options.gpus:g} would lie idle: add --device cuda.")
     if experiment.timed:
         options.processes = 1
+    backends.check(runs)
     print(_estimate(options, experiment, runs, out))
     asked = {name: value for name, value in request.items() if value is not None}
     print("  " + (", ".join(f"{name} {value}" for name, value in asked.items()) or "all of it"))

@@ -22,6 +22,10 @@ ERROR = "error.txt"
 TIMING = "timing.json"
 FINISHED = "finished.txt"
 """Written last, so that a run's configuration, rows and this tell all: weights need not be copied with them."""
+OUTPUT = "output.txt"
+"""What a worker prints, from its first moment on."""
+BEGUN = (OUTPUT, "progress.csv")
+"""The former stays behind where rows are copied without it."""
 REQUEST = "experiment.json"
 EVALUATIONS = 50
 """About so many of a run, at any budget that leaves as many iterations."""
@@ -40,12 +44,16 @@ class Planned:
     @property
     def of_another_kind(self) -> bool:
         """Whether what lies in its folder was run with another configuration, such as another budget."""
-        if not (self.folder / "config.json").exists():
+        if not self.configured:
             return False
-        here, there = self.config, Config.load(self.folder)
-        if not self.timed:  # the same run on another machine is the same run, but not as fast
-            here, there = (replace(config, device="", threads=0) for config in (here, there))
+        # The same run on another machine is the same run; times say themselves what machine they are of.
+        here, there = (replace(config, device="", threads=0) for config in (self.config, Config.load(self.folder)))
         return here != there
+
+    @property
+    def configured(self) -> bool:
+        """Whether its folder holds its configuration, with which it can be begun."""
+        return (self.folder / "config.json").exists()
 
     @property
     def state(self) -> State:
@@ -54,7 +62,7 @@ class Planned:
             return "finished"
         if (self.folder / ERROR).exists():
             return "failed"
-        return "begun" if (self.folder / "config.json").exists() else "planned"
+        return "begun" if any((self.folder / name).exists() for name in BEGUN) else "planned"
 
     @property
     def steps_done(self) -> int:
@@ -81,7 +89,7 @@ def plan(
     experiment: Experiment,
     out: Path,
     budget: float = 1.0,
-    seeds: int | str | None = None,
+    seeds: int | str | Iterable[int] | None = None,
     envs: Sequence[str] | None = None,
     variants: Sequence[str] | None = None,
     eval_episodes: int = 20,
@@ -92,11 +100,11 @@ def plan(
 
     Seed by seed, so that an experiment that is cut short has whole comparisons.
 
-    :param budget: fraction of the paper's steps; decay, intervals and all else stay as they are
-    :param seeds: how many, or which: "5" are 0 to 4, "10-19" are those ten
+    :param budget: fraction of the experiment's steps; decay, intervals and all else stay as they are
+    :param seeds: how many, or which: "5" are 0 to 4, "10-19" are those ten, and a list is itself
     """
     if not 0 < budget <= 1:
-        raise ValueError(f"--budget {budget}: it must be above 0 and at most 1, a fraction of the paper's steps.")
+        raise ValueError(f"--budget {budget}: it must be above 0 and at most 1, a fraction of the experiment's steps.")
     chosen_envs = _chosen(envs, experiment.environments, f"environment of {experiment.name}")
     chosen = [v for v in experiment.variants if variants is None or v.name in variants or v.algo in variants]
     if experiment.timed and budget != 1:
@@ -104,7 +112,9 @@ def plan(
     known = {word for variant in experiment.variants for word in (variant.name, variant.algo)}
     _chosen(variants, known, f"algorithm of {experiment.name}")
     runs = []
-    for seed in range(experiment.seeds) if seeds is None else range_of_seeds(str(seeds)):
+    if seeds is None:
+        seeds = experiment.seeds
+    for seed in range_of_seeds(str(seeds)) if isinstance(seeds, int | str) else seeds:
         for env in chosen_envs:
             for variant in chosen:
                 config = _config(experiment, variant, env, seed, budget, eval_episodes, device, threads)
@@ -182,16 +192,19 @@ def save_request(out: Path, experiment: str, request: dict[str, object]) -> None
 def load_request(out: Path) -> dict[str, object]:
     """What was asked for when the experiment was begun; nothing, if it was begun elsewhere."""
     path = out / REQUEST
-    content: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
+    try:
+        content: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged ({error}): copy it again, or delete it, since runs say enough.") from error
     return content
 
 
 def found_runs(experiment: Experiment, out: Path, **given: Any) -> list[Planned]:
     """What was asked for, and whatever else of the experiment lies there, such as what another machine has run."""
     asked = plan(experiment, out, **given)
-    seeds = [int(path.name) for path in out.glob("*/*/*") if path.name.isdigit()]
-    all_seeds = f"0-{max([*seeds, *(run.config.seed for run in asked)])}"
-    everything = plan(experiment, out, **given | {"seeds": all_seeds, "envs": None, "variants": None})
+    seeds = {int(path.name) for path in out.glob("*/*/*") if path.name.isdigit()}
+    seeds |= {run.config.seed for run in asked}
+    everything = plan(experiment, out, **given | {"seeds": sorted(seeds), "envs": None, "variants": None})
     wanted = {run.folder for run in asked}
     return [run for run in everything if run.folder in wanted or run.state != "planned"]
 

@@ -16,22 +16,27 @@ SHORT_OF_SPACE = 200
 """MB; the checkpoints of one MinAtar run grow to about twice that."""
 FIRST_GUESS = {
     "MinAtar": {"ac": 12.0, "dqn": 4.5, "m-dqn": 5.5, "ppo": 1.0, "trpo": 1.2, "natgrad": 9.0, "staq": 8.0},
+    "continuous": {"staq": 6.5},
     "classic": {"ac": 6.0, "dqn": 10.0, "m-dqn": 10.0, "ppo": 1.4, "trpo": 1.4, "natgrad": 5.6, "staq": 3.5},
 }
 """Seconds of one thread per thousand environment steps, before any run of the experiment itself has been timed:
-roughly what CartPole's 200k and Breakout's first 10k steps took with each preset on two busy cores."""
+roughly what CartPole's 200k, HalfCheetah's 300k and Breakout's first 10k steps took with each preset, two at a time."""
 
 SECONDS_OF_A_TIMING = 35.0
 """Mostly its preparation: a full replay and a full stack."""
 
 
 def table(runs: Sequence[Planned]) -> list[str]:
-    """One line per environment and variant: runs in each state, and the share of steps that is done."""
+    """One line per environment and variant: runs in each state, and the share of steps that is done.
+
+    What has another configuration than the experiment is not counted.
+    """
     cells: dict[tuple[str, str], list[Planned]] = defaultdict(list)
+    runs = [run for run in runs if not run.of_another_kind]
     for run in runs:
         cells[run.config.env, run.variant].append(run)
-    width = max(len(env) for env, _ in cells)
-    wide = max(len(variant) for _, variant in cells)
+    width = max([len("environment"), *(len(env) for env, _ in cells)])
+    wide = max([len("variant"), *(len(variant) for _, variant in cells)])
     lines = [f"{'environment':{width}}  {'variant':{wide}}  finished  begun  failed  steps"]
     for (env, variant), members in cells.items():
         counts = {state: sum(run.state == state for run in members) for state in ("finished", "begun", "failed")}
@@ -66,20 +71,21 @@ def seconds_left(runs: Sequence[Planned], at_once: int) -> float:
         evaluated = read_rows(run.folder)
         if evaluated:
             rates[run.config.env, run.variant].append(evaluated[-1].seconds / evaluated[-1].timesteps)
-    total = 0.0
-    for run in runs:
+
+    def left(run: Planned) -> float:
         if run.timed:
-            total += SECONDS_OF_A_TIMING * (run.state != "finished")
-        elif run.state != "finished":
-            known = rates.get((run.config.env, run.variant))
-            rate = statistics.median(known) if known else first_guess(run)
-            total += rate * (run.config.timesteps - run.steps_done)
-    return total / at_once
+            return SECONDS_OF_A_TIMING
+        known = rates.get((run.config.env, run.variant))
+        return (statistics.median(known) if known else first_guess(run)) * (run.config.timesteps - run.steps_done)
+
+    each = [left(run) for run in runs if run.state != "finished"]
+    return max(sum(each) / at_once, max(each, default=0.0))  # none is faster for others that run beside it
 
 
 def first_guess(run: Planned) -> float:
     """Seconds per environment step."""
-    known = FIRST_GUESS["MinAtar" if run.config.env.startswith("MinAtar") else "classic"]
+    kind = "continuous" if run.config.actions else "MinAtar" if run.config.env.startswith("MinAtar") else "classic"
+    known = FIRST_GUESS[kind]
     algo = "ac" if run.config.algo.startswith("ac-") else run.config.algo
     return known.get(algo, known["staq"]) / 1000
 

@@ -19,10 +19,12 @@ import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 
-from staq.experiments.plan import ERROR, FINISHED, TIMING
+from staq.experiments.plan import ERROR, FINISHED, OUTPUT, TIMING
 from staq.runs import Config
 from staq.whole_files import locked, replace_text
 
+STOPPED = (2, -signal.SIGINT, -signal.SIGTERM)
+"""Exit codes of a worker that was asked to stop: after its iteration, or before it could listen."""
 AT_WORK: set[subprocess.Popen[bytes]] = set()
 """The workers of this process."""
 
@@ -56,7 +58,7 @@ def main() -> int:
 def run_in_process(folder: str, threads: int, timed: bool) -> int:
     """The worker as a child, with its output beside the run. → its exit code"""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    error, output = Path(folder) / ERROR, Path(folder) / "output.txt"
+    error, output = Path(folder) / ERROR, Path(folder) / OUTPUT
     with output.open("a") as file:
         command = [sys.executable, "-m", "staq.experiments.worker", folder, *["timed"] * timed]
         with subprocess.Popen(command, stdout=file, stderr=file, env=environment) as child:
@@ -65,7 +67,7 @@ def run_in_process(folder: str, threads: int, timed: bool) -> int:
                 code = child.wait()
             finally:
                 AT_WORK.discard(child)
-    if code not in (0, 2) and not error.exists():
+    if code != 0 and code not in STOPPED and not error.exists():
         # It could not say so itself: a crash of the environment's own code, or too little memory.
         cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         replace_text(error, f"The worker ended by {cause}; its last words are in {output}.\n")

@@ -185,7 +185,7 @@ def entropies(runs: Sequence[Planned], variants: list[str], folder: Path) -> Pat
     labelled: set[str] = set()
     for run in runs:
         path = run.folder / "progress.csv"
-        if not path.exists():
+        if run.of_another_kind or not path.exists():
             continue
         with path.open() as file:
             rows = [row for row in csv.DictReader(file) if row.get("staq/policy_entropy")]

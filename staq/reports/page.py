@@ -143,7 +143,8 @@ HOURS = (
     "The paper's hours are of 5M steps on a V100, where many small networks cost hardly more than one; on a CPU each "
     "takes its time. Ours act for 50 environments at once and have kernels of their own; DQN is SB3's, acts for one, "
     "and learns from StaQ's batches of 256 with one network where StaQ trains two: the row of one critic is about what "
-    "it would cost on our loop. The interval is over rounds of the same machine, not over machines."
+    "it would cost on our loop. The interval is over rounds of one sitting: another one may differ by more, and so may "
+    "another machine."
 )
 CURVES = (
     "Mean greedy return over seeds with Student's 95 % interval, which may reach beyond the axes; one seed has none. "
@@ -169,7 +170,7 @@ PROFILES = "The share of runs whose normalised return ends above a value: the hi
 def _of_what(finals: Finals) -> str:
     """Which environments the aggregates are of, and between what their returns are scaled."""
     scales = [f"{env} {RANDOM[env]:g} to {max(paper('table_1')[env].values()):g}" for env in finals.environments]
-    return f" Environments in which every variant has a finished run, and their scales: {'; '.join(scales)}."
+    return f" Environments in which every variant has finished seeds enough, and their scales: {'; '.join(scales)}."
 
 
 NOTHING_TOGETHER = "No environment has a finished run of every variant yet, so that nothing can be aggregated."

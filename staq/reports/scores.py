@@ -119,7 +119,7 @@ class Finals:
     """Normalised final returns of what can be compared: the same environments for all, and whole seeds."""
 
     environments: list[str]
-    """Those in which every variant has a finished run."""
+    """Those in which every variant has finished seeds enough."""
     seeds: dict[str, list[int]]
     """By variant, those finished in all of these environments."""
     scores: dict[str, np.ndarray]
@@ -130,17 +130,29 @@ def normalised_finals(found: Results, variants: Sequence[str]) -> Finals:
     """Of variants that have finished anything."""
     scalable = [env for env in found if can_be_normalised(env)]
     present = [name for name in variants if any(name in found[env] and found[env][name].final for env in scalable)]
-    common = [env for env in scalable if all(name in found[env] and found[env][name].final for name in present)]
-    seeds, scores = {}, {}
-    for name in present if common else []:
-        finals = [found[env][name].final for env in common]
-        whole = sorted(set.intersection(*map(set, finals)))
-        if whole:
-            seeds[name] = whole
-            columns = [
-                normalised(np.array([final[s] for s in whole]), env) for final, env in zip(finals, common, strict=True)
-            ]
-            scores[name] = np.stack(columns, axis=1)
+
+    def shared(environments: Sequence[str]) -> dict[str, set[int]]:
+        """By variant, the seeds that are finished in all of these."""
+        return {
+            name: set.intersection(*(set(found[env][name].final if name in found[env] else ()) for env in environments))
+            for name in present
+        }
+
+    def fewest(environments: Sequence[str]) -> int:
+        return min(map(len, shared(environments).values()))
+
+    # An environment that has just been begun must not take from the others the second seed, and so the interval.
+    common: list[str] = []
+    for env in sorted(scalable if present else [], key=lambda env: -fewest([env])):
+        if fewest([*common, env]) >= (min(2, fewest(common)) if common else 1):
+            common.append(env)
+    common.sort(key=scalable.index)
+    seeds = {name: sorted(of_all) for name, of_all in shared(common).items()} if common else {}
+    scores = {}
+    for name, whole in seeds.items():
+        finals = {env: found[env][name].final for env in common}
+        columns = [normalised(np.array([final[s] for s in whole]), env) for env, final in finals.items()]
+        scores[name] = np.stack(columns, axis=1)
     return Finals(common, seeds, scores)
 
 

@@ -19,7 +19,7 @@ import pytest
 from staq import checkpoint, cli, experiments, timing
 from staq.evaluation import Evaluation, read_rows, write_rows
 from staq.experiments import Experiment, Variant, backends, luck, status, worker
-from staq.experiments.plan import ERROR, FINISHED, Planned, folder_of, plan, range_of_seeds
+from staq.experiments.plan import ERROR, FINISHED, OUTPUT, Planned, folder_of, found_runs, plan, range_of_seeds
 from staq.presets import check_hyperparameters
 from staq.rivals import checkpoint as rival_checkpoint
 from staq.runs import Config
@@ -110,7 +110,9 @@ def test_runs_are_finished_once_and_states_are_told_by_files(tmp_path: Path) -> 
     runs = tiny(tmp_path)
     assert {run.state for run in runs} == {"planned"}
     left = backends.prepare(runs, "staq experiment run")
-    assert {run.state for run in runs} == {"begun"}
+    assert {run.state for run in runs} == {"planned"}, "a configuration alone is no beginning"
+    (runs[0].folder / OUTPUT).touch()
+    assert runs[0].state == "begun"
     backends.local(left, processes=2, report=lambda: None)
     assert {run.state for run in runs} == {"finished"}
     assert all(len(rows) == 4 for rows in rows_of(runs))
@@ -405,13 +407,15 @@ def test_the_same_environment_twice_is_one(tmp_path: Path) -> None:
 
 
 def test_the_time_that_is_left(tmp_path: Path) -> None:
-    """Two seconds per thousand steps where that was measured, the first guess elsewhere, side by side."""
+    """Two seconds per thousand steps where that was measured, the first guess elsewhere; none is faster than alone."""
     runs = plan(experiments.load("memory"), tmp_path, budget=0.002, seeds=2, envs=["MinAtar/Breakout-v1"])
     known, *others = [run for run in runs if run.variant == "StaQ M=1"]
     lay(known, 1.0, seconds=20.0)
     assert status.seconds_left(others, 1) == pytest.approx(10_000 * status.first_guess(others[0]))
     assert status.seconds_left([known, *others], 1) == pytest.approx(20.0)
-    assert status.seconds_left([known, *others], 4) == pytest.approx(5.0)
+    assert status.seconds_left([known, *others], 4) == pytest.approx(20.0)
+    assert status.seconds_left([known, *others, *others], 2) == pytest.approx(20.0)
+    assert status.seconds_left([known, *others, *others], 1) == pytest.approx(40.0)
     timed = plan(experiments.load("runtime"), tmp_path, seeds=1)
     assert status.seconds_left(timed, 1) == len(timed) * status.SECONDS_OF_A_TIMING
 
@@ -443,6 +447,56 @@ def test_a_machine_without_a_gpu_can_report_on_one_with(tmp_path: Path) -> None:
     assert not same.of_another_kind
     (other,) = plan(experiments.load("memory"), tmp_path, 0.002, 1, ["MinAtar/Freeway-v1"], ["natgrad"])
     assert other.of_another_kind
+
+
+def test_a_seed_of_any_size_is_found(tmp_path: Path) -> None:
+    only = {"envs": ["MinAtar/Freeway-v1"], "variants": ["natgrad"]}
+    (run,) = plan(experiments.load("memory"), tmp_path, 0.001, "20240101-20240101", **only)
+    lay(run, 1.0)
+    found = found_runs(experiments.load("memory"), tmp_path, budget=0.001, seeds=1, **only)
+    assert [(one.config.seed, one.state) for one in found] == [(0, "planned"), (20240101, "finished")]
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGSEGV])
+def test_a_worker_that_is_stopped_before_it_listens_has_not_failed(
+    signal_number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a worker that crashes has."""
+    (run,) = tiny(tmp_path, seeds=1)[:1]
+    backends.prepare([run], "")
+    stub = tmp_path / "stub.sh"
+    stub.write_text(f"#!/bin/sh\nkill -{signal_number.value} $$\n")
+    stub.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    assert worker.run_in_process(str(run.folder), 1, timed=False) == -signal_number
+    assert run.state == ("failed" if signal_number == signal.SIGSEGV else "begun")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run,) = plan(experiments.load("memory"), tmp_path, 0.001, 1, ["MinAtar/Freeway-v1"], ["natgrad"])
+    lay(run, 1.0)
+    rows = run.folder / "evaluations.csv"
+    rows.write_text(rows.read_text()[:-30])
+    command = ["experiment", "report", "memory", "--out", str(tmp_path)]
+    assert cli.main(command) == 1
+    assert f"{rows} is damaged" in capsys.readouterr().err
+    (tmp_path / "experiment.json").write_text('{"exp')
+    assert cli.main(command) == 1
+    assert f"{tmp_path / 'experiment.json'} is damaged" in capsys.readouterr().err
+
+
+def test_rows_of_another_budget_are_refused_before_an_estimate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run,) = plan(experiments.load("memory"), tmp_path, 0.001, 1, ["MinAtar/Freeway-v1"], ["natgrad"])
+    lay(run, 1.0)
+    chosen = "--seeds 1 --envs MinAtar/Freeway-v1 --algos natgrad --budget 0.002 --dry-run".split()
+    assert cli.main(["experiment", "run", "memory", *chosen, "--out", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"{run.folder} was begun with another configuration" in err
+    (other,) = plan(experiments.load("memory"), tmp_path, 0.002, 1, ["MinAtar/Freeway-v1"], ["natgrad"])
+    assert len(status.table([other])) == 1, "and does not count"
 
 
 def test_names_are_checked(capsys: pytest.CaptureFixture[str]) -> None:

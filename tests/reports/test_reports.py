@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from staq import experiments
 from staq.evaluation import Evaluation, write_rows
 from staq.experiments.plan import FINISHED, TIMING, Planned, plan
 from staq.reports import claims, figures, write
-from staq.reports.claims import CONFIRMED, OPEN, REFUTED
+from staq.reports.claims import CONFIRMED, OPEN, OPEN_TIMES, REFUTED
 from staq.reports.scores import (
     RANDOM,
     Curves,
@@ -189,7 +190,9 @@ def test_a_part_of_the_environments_is_said() -> None:
     found = world(PAPERS_WORLD["memory"], ["MinAtar/Breakout-v1", "MinAtar/Freeway-v1"])
     verdicts = judged("memory", found)
     assert {v.verdict for v in verdicts} == {f"{CONFIRMED} on 2 of 5 environments"}
-    assert "(MinAtar/Breakout-v1 and MinAtar/Freeway-v1), at 5,000,000 steps" in verdicts[1].because
+    assert (
+        "(MinAtar/Breakout-v1 and MinAtar/Freeway-v1), over the second half of 5,000,000 steps" in verdicts[1].because
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,6 +211,32 @@ def test_budgets_at_which_nothing_can_be_said() -> None:
     halfway = {v.claim: v.verdict for v in judged("memory", found, 2_500_000)}
     assert halfway["M = 300 is virtually exact mirror descent"] == OPEN
     assert halfway["performance grows with M: 50 above 1"] == CONFIRMED
+
+
+def test_an_environment_with_few_seeds_leaves_the_verdict_to_others() -> None:
+    """On Breakout three seeds end at the same ceiling, of which one comes to it late; on Freeway there are two."""
+    steps = np.arange(1, 5) * 75_000
+    late = np.array([[0, 9, 9, 44], [0, 44, 44, 44], [0, 44, 44, 44]], dtype=float)
+    at_once, finished = np.full((3, 4), 44.0), [True] * 3
+    found: Results = {
+        "MinAtar/Breakout-v1": {
+            "StaQ M=30": Curves(steps, at_once, [0, 1, 2], finished),
+            "Exact PMD": Curves(steps, at_once, [0, 1, 2], finished),
+            "StaQ M=10": Curves(steps, late, [0, 1, 2], finished),
+        },
+        "MinAtar/Freeway-v1": {
+            name: Curves(steps, np.full((2, 4), 60.0), [0, 1], finished[:2])
+            for name in ("StaQ M=30", "Exact PMD", "StaQ M=10")
+        },
+    }
+    ten_above_one, thirty_above_ten, thirty_is_exact, _ = judged("memory-small", found, 300_000)
+    assert ten_above_one.verdict == OPEN
+    assert "share 3 finished seeds on none of CartPole-v1, MinAtar/Breakout-v1" in ten_above_one.because
+    assert thirty_is_exact.verdict == f"{CONFIRMED} on 1 of 4 environments"
+    # Second halves are 26.5, 44 and 44: the last evaluation alone would call them equal.
+    assert thirty_above_ten.verdict == OPEN
+    assert thirty_above_ten.because.startswith("StaQ M=30 − StaQ M=10: 0.134 [")
+    assert "uniform" not in thirty_above_ten.because
 
 
 def test_sameness_is_asked_of_every_environment() -> None:
@@ -233,15 +262,30 @@ def test_two_seeds_decide_nothing_and_only_shared_seeds_count() -> None:
     ("ratio", "verdict", "order"),
     [
         (Estimate(1.4, 1.36, 1.44), CONFIRMED, CONFIRMED),
-        (Estimate(1.4, 1.3, 1.5), OPEN, CONFIRMED),
+        (Estimate(1.4, 1.3, 1.5), OPEN_TIMES, CONFIRMED),
         (Estimate(2.0, 1.9, 2.1), REFUTED, CONFIRMED),
         (Estimate(0.9, 0.8, 0.95), REFUTED, REFUTED),
-        (Estimate(1.4), OPEN, OPEN),
+        (Estimate(1.4), OPEN_TIMES, OPEN_TIMES),
     ],
 )
-def test_claims_about_time(ratio: Estimate, verdict: str, order: str) -> None:
+def test_claims_about_the_time_of_actors(ratio: Estimate, verdict: str, order: str) -> None:
     measured = {(actor, unit): ratio for actor in claims.ACTORS for unit in ("StaQ M=1", "StaQ M=300")}
-    assert [v.verdict for v in claims.judged_times(measured)] == [verdict] * 3 + [order] * 3
+    assert [v.verdict for v in claims.judged_times(measured)][:6] == [verdict] * 3 + [order] * 3
+
+
+@pytest.mark.parametrize(
+    ("ratio", "memory", "dqn"),
+    [
+        (Estimate(1.05, 1.0, 1.09), CONFIRMED, REFUTED),
+        (Estimate(1.3, 1.0, 1.6), OPEN_TIMES, REFUTED),
+        (Estimate(0.6, 0.58, 0.65), CONFIRMED, CONFIRMED),
+        (Estimate(0.6, 0.5, 0.7), CONFIRMED, OPEN_TIMES),
+        (Estimate(1.5, 1.4, 1.6), REFUTED, REFUTED),
+    ],
+)
+def test_claims_about_the_time_of_memory_and_dqn(ratio: Estimate, memory: str, dqn: str) -> None:
+    verdicts = claims.judged_times({("StaQ M=300", "StaQ M=1"): ratio, ("DQN", "StaQ M=1"): ratio})
+    assert [v.verdict for v in verdicts[6:]] == [memory, dqn]
 
 
 # ---------------------------------------------------------------------- from folders to arrays and pages
@@ -280,13 +324,21 @@ def test_finals_compare_whole_seeds_in_common_environments(tmp_path: Path) -> No
     assert finals.scores["StaQ M=50"][0] == pytest.approx([(6 - 0.38) / (44 - 0.38), (8 - 0.57) / (62 - 0.57)])
 
 
-def test_an_environment_that_some_lack_is_left_out_of_aggregates(tmp_path: Path) -> None:
+@pytest.mark.parametrize("finished", [0, 1, 2])
+def test_an_environment_that_would_cost_the_interval_is_left_out_of_aggregates(finished: int, tmp_path: Path) -> None:
+    """Breakout has three seeds of both, Freeway three of one and so many of the other: two are as few as may be."""
     for run in planned(tmp_path):
-        if (run.variant, run.config.env) != ("StaQ M=50", "MinAtar/Freeway-v1"):
+        if (run.variant, run.config.env) != ("StaQ M=50", "MinAtar/Freeway-v1") or run.config.seed < finished:
             lay(run, [1.0, 2.0, 3.0, 4.0])
     finals = normalised_finals(results(planned(tmp_path)), ["StaQ M=1", "StaQ M=50"])
-    assert finals.environments == ["MinAtar/Breakout-v1"]
-    assert finals.scores["StaQ M=1"].shape == (3, 1)
+    assert finals.environments == ["MinAtar/Breakout-v1", "MinAtar/Freeway-v1"][: 1 + (finished == 2)]
+    assert finals.scores["StaQ M=50"].shape == ((2, 2) if finished == 2 else (3, 1))
+
+
+def test_one_seed_is_aggregated_over_all_environments(tmp_path: Path) -> None:
+    for run in planned(tmp_path, seeds=1):
+        lay(run, [1.0, 2.0, 3.0, 4.0])
+    assert normalised_finals(results(planned(tmp_path)), ["StaQ M=1", "StaQ M=50"]).scores["StaQ M=1"].shape == (1, 2)
 
 
 def test_curves_take_greedy_rows_and_the_nearest_evaluation(tmp_path: Path) -> None:
@@ -337,7 +389,7 @@ def test_the_papers_numbers_stand_beside_ours(tmp_path: Path) -> None:
     assert cells[:7] == ["MinAtar/Seaquest-v1", "DQN", "4.5", "3.75", "1", "16", "0.09"]
 
 
-def test_ratios_of_time_pair_rounds_and_know_their_unit(tmp_path: Path) -> None:
+def test_ratios_of_time_pair_rounds_and_know_their_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = experiments.load("runtime")
     ms = {("StaQ M=1", 1): 10.0, ("StaQ M=1", 2): 20.0, ("StaQ M=300", 0): 1.0, ("StaQ M=300", 1): 11.0}
     ms |= {("StaQ M=300", 2): 22.0, ("AC-NoKL", 0): 5.0, ("AC-MProj", 1): 3.0}
@@ -348,13 +400,14 @@ def test_ratios_of_time_pair_rounds_and_know_their_unit(tmp_path: Path) -> None:
             machine = "another" if (run.variant, run.config.seed) == ("AC-MProj", 1) else "this one"
             content = {"total_ms": total, "ms": {}, "peak_gb": 1.0, "machine": machine}
             (run.folder / TIMING).write_text(json.dumps(content))
+    monkeypatch.setattr(os, "cpu_count", lambda: 99)  # it is reported on another machine
     found = timings(plan(experiment, tmp_path))
     assert ratios(found, "StaQ M=300", "StaQ M=1").tolist() == pytest.approx([1.1, 1.1])
     assert ratios(found, "AC-NoKL", "StaQ M=1").size == 0
     assert ratios(found, "AC-MProj", "StaQ M=1").size == 0, "of two machines"
     page = write(experiment, plan(experiment, tmp_path), tmp_path, progress=lambda: None).read_text()
     assert "1.1 [1.1, 1.1]" in page
-    assert page.count("both were not timed in two rounds yet") == 6
+    assert page.count("both were not timed in two rounds yet") == 7
     assert "on another and this one" in page
 
 
