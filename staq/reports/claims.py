@@ -21,6 +21,10 @@ LEARNED = 0.05
 ENOUGH_SEEDS = 3
 ENOUGH_STEPS = 0.5
 """Of the experiment's: before that no algorithm has shown what it can."""
+WINDOW = 1_000_000
+"""Steps before and after a deletion that are compared."""
+FIRST_DELETION = 300 * INTERVAL
+"""Of M = 300, in steps."""
 UNIFORM, BEST = "a uniform policy", "the best of the paper's Table 1"
 FIXED = {UNIFORM: 0.0, BEST: 1.0}
 """Normalised returns that take no run."""
@@ -55,6 +59,8 @@ class Claim:
     """The smallest M that has to have deleted for half of the run, since the claim is about what deletion does."""
     one_by_one: bool = False
     """Has to hold in each environment rather than on average."""
+    around: int = 0
+    """If not 0: steps, around which ``a`` is taken over the ``WINDOW`` that follows and ``b`` over the one before."""
 
 
 def above(text: str, a: str, b: str, memory: int = 0, environments: tuple[str, ...] = ()) -> Claim:
@@ -90,6 +96,15 @@ CLAIMS: dict[str, list[Claim]] = {
             one_by_one=True,
         )
         for rival in (*RIVALS, "NatGrad")
+    ]
+    + [
+        Claim(
+            "the first deletion has no visible impact",
+            *("StaQ M=300", "reaches", "StaQ M=300"),
+            environments=BUT_MOUNTAINCAR,
+            one_by_one=True,
+            around=FIRST_DELETION,
+        )
     ],
     "mountaincar": [
         Claim("sticky StaQ solves MountainCar", "StaQ sticky", "reaches", BEST),
@@ -141,7 +156,9 @@ def judged(experiment: Experiment, found: Results, timesteps: int) -> list[Verdi
 
 
 def _judged(claim: Claim, experiment: Experiment, found: Results, timesteps: int) -> Verdict:
-    needed = max(ENOUGH_STEPS * experiment.timesteps, 2 * claim.memory * INTERVAL)
+    needed = max(
+        ENOUGH_STEPS * experiment.timesteps, 2 * claim.memory * INTERVAL, (claim.around and claim.around + WINDOW)
+    )
     if timesteps < needed:
         return Verdict(claim.text, OPEN, f"{timesteps:,} steps, and it takes {needed:,.0f} at least")
     asked_of = claim.environments or experiment.environments
@@ -161,7 +178,12 @@ def _judged(claim: Claim, experiment: Experiment, found: Results, timesteps: int
     verdicts = {where: RELATIONS[claim.relation](case) for where, case in cases.items()}
     telling = next((v for v in (REFUTED, OPEN) if v in verdicts.values()), CONFIRMED)
     shown = [f"{cases[where]} ({where})" for where, verdict in verdicts.items() if verdict == telling]
-    because = f"{claim.a} − {claim.b}: {'; '.join(shown)}, over the second half of {timesteps:,} steps"
+    when = (
+        f"{WINDOW:,} steps after {claim.around:,} less as many before"
+        if claim.around
+        else f"over the second half of {timesteps:,} steps"
+    )
+    because = f"{claim.a} − {claim.b}: {'; '.join(shown)}, {when}"
     part = telling != OPEN and len(environments) < len(asked_of)
     share = f" on {len(environments)} of {len(asked_of)} environments" if part else ""
     return Verdict(claim.text, telling + share, because)
@@ -174,14 +196,17 @@ def _pairs(claim: Claim, found: Results, env: str) -> dict[int, np.ndarray]:
     may be luck, and at a ceiling all policies look the same in it.
     """
 
-    def late(name: str) -> dict[int, float]:
-        returns = found[env][name].second_half if name in found[env] else {}
+    def means(name: str, begin: int) -> dict[int, float]:
+        if name not in found[env]:
+            return {}
+        curves = found[env][name]
+        returns = curves.between(begin, begin + WINDOW) if claim.around else curves.second_half
         if can_be_normalised(env):
             returns = {seed: float(normalised(np.array(value), env)) for seed, value in returns.items()}
         return returns
 
-    a = late(claim.a)
-    b = dict.fromkeys(a, FIXED[claim.b]) if claim.b in FIXED else late(claim.b)
+    a = means(claim.a, claim.around)
+    b = dict.fromkeys(a, FIXED[claim.b]) if claim.b in FIXED else means(claim.b, claim.around - WINDOW)
     return {seed: np.array([a[seed], b[seed]]) for seed in sorted(a.keys() & b.keys())}
 
 

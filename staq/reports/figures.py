@@ -62,7 +62,7 @@ def _legend(figure: Any, axes: Sequence[Any]) -> None:
     figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=fitting, frameon=False)
 
 
-def learning_curves(found: Results, variants: list[str], folder: Path, marks: dict[str, float] | None = None) -> Path:
+def learning_curves(found: Results, variants: list[str], folder: Path, marks: dict[str, int] | None = None) -> Path:
     """Mean over seeds with its 95 % interval, or with each of two seeds as a thin line; a single seed has neither.
 
     :param marks: vertical lines, by what they mark

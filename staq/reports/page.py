@@ -69,8 +69,8 @@ def _returns(experiment: Experiment, runs: Sequence[Planned], out: Path, folder:
     timesteps = max(run.config.timesteps for run in runs)
     finals = normalised_finals(found, variants)
     yield _heading(experiment, runs, timesteps)
-    deletes = timesteps > 1_500_000 and any("M=300" in name for name in variants)
-    marks = {"first deletion of M = 300": 1_500_000.0} if deletes else None
+    deletes = timesteps > claims.FIRST_DELETION and any("M=300" in name for name in variants)
+    marks = {"first deletion of M = 300": claims.FIRST_DELETION} if deletes else None
     yield _section("Learning curves", [figures.learning_curves(found, variants, folder, marks)], CURVES)
     boxes = figures.final_boxes(found, variants, folder)
     if boxes is not None:

@@ -66,7 +66,11 @@ class Curves:
     @property
     def second_half(self) -> dict[int, float]:
         """Of every finished run the mean over the second half of its evaluations: a single one may be luck."""
-        return self._of_finished(self.returns[:, self.steps > self.steps[-1] / 2].mean(1))
+        return self.between(self.steps[-1] / 2, self.steps[-1])
+
+    def between(self, begin: float, end: float) -> dict[int, float]:
+        """Of every finished run the mean over the evaluations after ``begin`` steps and not after ``end``."""
+        return self._of_finished(self.returns[:, (begin < self.steps) & (self.steps <= end)].mean(1))
 
     def _of_finished(self, values: np.ndarray) -> dict[int, float]:
         rows = zip(self.seeds, values, self.finished, strict=True)

@@ -96,8 +96,11 @@ def test_the_scale() -> None:
 def ended_at(env: str, returns: dict[str, float], seeds: int = 5) -> Results:
     """Finished seeds of each variant, that end close to a return."""
 
+    steps = np.arange(1, 51) * 100_000
+
     def curves(value: float) -> Curves:
-        return Curves(np.array([5000]), value + 0.01 * np.arange(seeds)[:, None], list(range(seeds)), [True] * seeds)
+        noise = 0.01 * np.arange(seeds)[:, None] + 0 * steps
+        return Curves(steps, value + noise, list(range(seeds)), [True] * seeds)
 
     return {env: {name: curves(value) for name, value in returns.items()}}
 
@@ -154,6 +157,19 @@ def test_claims_about_deep_rl_hold_in_the_papers_own_table() -> None:
     verdicts = {v.claim: v for v in judged("deep-rl", found)}
     assert verdicts["StaQ reaches DQN everywhere but on MountainCar"].verdict == REFUTED
     assert "(CartPole-v1)" in verdicts["StaQ reaches DQN everywhere but on MountainCar"].because
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(-5.0, REFUTED), (-0.1, CONFIRMED), (5.0, CONFIRMED)])
+def test_what_the_first_deletion_does(change: float, verdict: str) -> None:
+    """Of 20 points in Breakout: from 1.5M to 2.5M steps so many more, and thereafter none at all."""
+    found = ended_at("MinAtar/Breakout-v1", {"StaQ M=300": 20.0})
+    returns = found["MinAtar/Breakout-v1"]["StaQ M=300"].returns
+    returns[:, 15:25] += change
+    returns[:, 25:] = 0
+    deletion = judged("deep-rl", found)[-1]
+    assert deletion.verdict == f"{verdict} on 1 of 8 environments"
+    assert "1,000,000 steps after 1,500,000 less as many before" in deletion.because
+    assert judged("deep-rl", found, 2_400_000)[-1].verdict == OPEN
 
 
 def test_claims_about_mountaincar_and_mujoco() -> None:
