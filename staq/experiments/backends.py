@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
@@ -85,6 +86,8 @@ def ray(runs: Sequence[Planned], address: str | None, cpus: float, gpus: float, 
 
     :return: what went wrong outside of the runs, such as a node without this library
     """
+    # Where something else than Ray answers, its twenty tries would take a quarter of an hour; one takes 40 seconds.
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
     try:
         import ray as cluster
     except ImportError as error:
