@@ -278,8 +278,8 @@ def judged_times(ratios: Mapping[tuple[str, str], Estimate]) -> list[Verdict]:
     claims = {(actor, "StaQ M=1"): ("takes 35 to 45 % longer than", 1.35, 1.45) for actor in ACTORS}
     claims |= {(actor, "StaQ M=300"): ("takes longer than", 1.0, np.inf) for actor in ACTORS}
     # Words of Fig. 1's caption, and its numbers: 10.5 and 5.8 hours to 9.6.
-    claims["StaQ M=300", "StaQ M=1"] = ("takes marginally longer, by 10 % at most, than", 0.0, 1.1)
-    claims["DQN", "StaQ M=1"] = ("is about 65 % faster, at least 50 %, than", 0.0, 1 / 1.5)
+    claims["StaQ M=300", "StaQ M=1"] = ("takes marginally (at most 10 %) longer than", 0.0, 1.1)
+    claims["DQN", "StaQ M=1"] = ("is about 65 % (at least 50 %) faster than", 0.0, 1 / 1.5)
     verdicts = []
     for (name, unit), (words, low, high) in claims.items():
         claim, found = f"{name} {words} {unit}", ratios.get((name, unit))

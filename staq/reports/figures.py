@@ -36,8 +36,9 @@ def style_of(variants: list[str], name: str) -> dict[str, Any]:
 
 
 def saved(figure: Any, folder: Path, name: str) -> Path:
-    for ending in ("svg", "png"):
-        figure.savefig(folder / f"{name}.{ending}", dpi=110, metadata={"Date": None} if ending == "svg" else None)
+    with plt.rc_context({"svg.hashsalt": name}):  # the same rows give the same file
+        figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    figure.savefig(folder / f"{name}.png", dpi=110)
     plt.close(figure)
     return folder / f"{name}.png"
 
