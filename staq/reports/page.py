@@ -154,8 +154,8 @@ CURVES = (
 BOXES = "The last evaluation of every finished run: a dot each, quartiles from three runs on."
 AGGREGATE = (
     "Returns are normalised per environment: 0 is a uniform policy, 1 the best of the paper's Table 1, which gives no "
-    "constants of its own. The interval is a stratified bootstrap over seeds (rliable); of two or three seeds it is much "
-    "too narrow, since it knows of no others."
+    "constants of its own. The interval is a stratified bootstrap over seeds (rliable); of two or three seeds it is "
+    "much too narrow, since it knows of no others."
 )
 TOGETHER = (
     "Interquartile mean over environments and the seeds that are finished in all of them, of the normalised return; "
