@@ -24,9 +24,9 @@ from tqdm import tqdm
 from benchmarks.floor import gemm_rate, step_flops
 from benchmarks.growth import draw
 from benchmarks.report import ENVS, markdown, publish
-from staq import kernels
-from staq.runs import provenance
-from staq.timing import cpu_name
+from staq.cli.runs import provenance
+from staq.experiments.timing import cpu_name
+from staq.networks import kernels
 
 FOLDER = Path(__file__).parent / "results"
 MEMORY_SIZES = (1, 100, 300, 1000)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from staq import Checkpoints
-from staq.timing import full_model, measured
+from staq.experiments.timing import full_model, measured
 
 
 def main() -> None:
@@ -31,9 +31,9 @@ def main() -> None:
             checkpoints.write()
             seconds.append(time.perf_counter() - start)
         disk = sum(path.stat().st_size for path in Path(name).iterdir())
-    update, replay = model.policy.policy_update, model.replay
-    tensors = [getattr(replay, part) for part in (*replay.TRANSITION, "accumulated")]
-    tensors += [w for name in update.frozen_names() for w in update.frozen(name).values()]
+    improvement, replay = model.policy.improvement, model.replay
+    tensors = [*(getattr(replay, part) for part in replay.TRANSITION), replay.accumulated.values]
+    tensors += [w for name in improvement.frozen_names() for w in improvement.frozen(name).values()]
     tensors += list(model.policy.q_net.parameters()) * 3  # Adam keeps two moments of each
     state = sum(t.numel() * t.element_size() for t in tensors)
     print(

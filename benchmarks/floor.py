@@ -7,8 +7,8 @@ import time
 
 import torch
 
-from staq.q_networks import ConvMlp
-from staq.timing import BATCH_SIZE, BUFFER_SIZE, INTERVAL, N_CRITICS, WINDOW, network
+from staq.experiments.timing import BATCH_SIZE, BUFFER_SIZE, INTERVAL, N_CRITICS, WINDOW, network
+from staq.networks.conv_mlp import ConvMlp
 
 
 def gemm_rate(n_threads: int) -> float:

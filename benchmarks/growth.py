@@ -10,7 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from staq.timing import PHASES
+from staq.experiments.timing import PHASES
 
 TITLES = {
     "memory-size": "memory size M",

@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from staq.q_networks import ConvMlp, QEnsemble
-from staq.runs import make_env
-from staq.timing import BATCH_SIZE, BUFFER_SIZE, INTERVAL, N_CRITICS, network, peak_memory
+from staq.envs.make import make_env
+from staq.experiments.timing import BATCH_SIZE, BUFFER_SIZE, INTERVAL, N_CRITICS, network, peak_memory
+from staq.networks.conv_mlp import ConvMlp
+from staq.networks.ensemble import QEnsemble
 
 
 class PlainNetwork(nn.Module):

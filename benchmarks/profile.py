@@ -10,9 +10,9 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
-from staq.algorithm import PolicyMirrorDescent
-from staq.family import FAMILY
-from staq.timing import full_model
+from staq import registry
+from staq.experiments.timing import full_model
+from staq.loop import PolicyMirrorDescent
 
 ACTS = ("collect", "evaluate", "improve")
 STEPS = 400
@@ -21,7 +21,7 @@ STEPS = 400
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env", nargs="?", default="MinAtar/SpaceInvaders-v1")
-    parser.add_argument("--algo", choices=list(FAMILY), default="staq")
+    parser.add_argument("--algo", choices=registry.ours(), default="staq")
     parser.add_argument("--memory-size", type=int, default=300)
     parser.add_argument("--rows", type=int, default=15, help="operators per act")
     parser.add_argument("--trace", type=Path, help="a file for Perfetto or chrome://tracing")

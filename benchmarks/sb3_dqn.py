@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from staq.timing import dqn_like_staq, dqn_ms, peak_memory
+from staq.experiments.timing import dqn_like_staq, dqn_ms, peak_memory
 
 
 def main() -> None:

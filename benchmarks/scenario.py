@@ -14,14 +14,14 @@ import json
 
 import torch
 
-from staq.family import FAMILY
-from staq.timing import BATCH_SIZE, BUFFER_SIZE, SAMPLES, STEPS, full_model, measured, peak_memory
+from staq import registry
+from staq.experiments.timing import BATCH_SIZE, BUFFER_SIZE, SAMPLES, STEPS, full_model, measured, peak_memory
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env")
-    parser.add_argument("--algo", choices=list(FAMILY), default="staq")
+    parser.add_argument("--algo", choices=registry.ours(), default="staq")
     parser.add_argument("--memory-size", type=int, default=300)
     parser.add_argument("--n-envs", type=int, default=50)
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE)

@@ -7,45 +7,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from staq import envs as _envs
-from staq.version import __version__
+from staq.registry import ALGORITHMS as _ALGORITHMS
+from staq.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from staq.actions import BoundaryActions
-    from staq.checkpoint import Checkpoints, resume
-    from staq.export import load_policy
-    from staq.family import ACDirectOpt, ACMProj, ACNoKL, ExactPMD, NatGrad, StaQ
-    from staq.policies import CnnPolicy, MlpPolicy
+    from staq.actions import BoundaryActions as BoundaryActions
+    from staq.algorithms import ACDirectOpt as ACDirectOpt
+    from staq.algorithms import ACMProj as ACMProj
+    from staq.algorithms import ACNoKL as ACNoKL
+    from staq.algorithms import ExactPMD as ExactPMD
+    from staq.algorithms import NatGrad as NatGrad
+    from staq.algorithms import StaQ as StaQ
+    from staq.policies import CnnPolicy as CnnPolicy
+    from staq.policies import MlpPolicy as MlpPolicy
+    from staq.storage.checkpoint import Checkpoints as Checkpoints
+    from staq.storage.checkpoint import resume as resume
+    from staq.storage.export import load_policy as load_policy
 
 _envs.register()
 
-__all__ = [
-    "ACDirectOpt",
-    "ACMProj",
-    "ACNoKL",
-    "BoundaryActions",
-    "Checkpoints",
-    "CnnPolicy",
-    "ExactPMD",
-    "MlpPolicy",
-    "NatGrad",
-    "StaQ",
-    "__version__",
-    "load_policy",
-    "resume",
-]
-
-_HOMES = {
-    **dict.fromkeys(("ACDirectOpt", "ACMProj", "ACNoKL", "ExactPMD", "NatGrad", "StaQ"), "family"),
-    "BoundaryActions": "actions",
-    "Checkpoints": "checkpoint",
-    "CnnPolicy": "policies",
-    "MlpPolicy": "policies",
-    "load_policy": "export",
-    "resume": "checkpoint",
+_HOMES = {record.class_name: record.home for record in _ALGORITHMS.values() if record.ours} | {
+    "BoundaryActions": "staq.actions:BoundaryActions",
+    "Checkpoints": "staq.storage.checkpoint:Checkpoints",
+    "CnnPolicy": "staq.policies:CnnPolicy",
+    "MlpPolicy": "staq.policies:MlpPolicy",
+    "load_policy": "staq.storage.export:load_policy",
+    "resume": "staq.storage.checkpoint:resume",
 }
+
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(f"staq.{_HOMES[name]}"), name)
+        module, attribute = _HOMES[name].split(":")
+        return getattr(import_module(module), attribute)
     raise AttributeError(f"module 'staq' has no attribute {name!r}")

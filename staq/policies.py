@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,14 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureC
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from staq.actions import Coding, Factors
-from staq.optimizer import LeanAdam
-from staq.q_networks import Architecture, ConvArch, ConvMlp, QEnsemble, StackedModule, activation_named
-from staq.updates import PolicyUpdate
+from staq.actions import ActionCodec, Factors
+from staq.networks.architecture import Architecture
+from staq.networks.chunks import chunk_size
+from staq.networks.conv_mlp import ConvArch, ConvMlp, activation_named
+from staq.networks.ensemble import QEnsemble
+from staq.networks.optimizer import FusedAdam
+from staq.networks.stacked_module import StackedModule
+from staq.policy_improvement.improvement import PolicyImprovement
 
 SMALL_IMAGE: ConvArch = ((16, 3, 1),)
 """Conv(16, 3, 3) of the paper's Table 2: 16 filters of 3×3."""
@@ -26,11 +31,11 @@ LARGE_IMAGE: ConvArch = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """DQN's network for Atari-size images."""
 LARGE = 36  # the smallest side that LARGE_IMAGE can take
 
-MakeUpdate = Callable[[Architecture, int], PolicyUpdate]
+MakeImprovement = Callable[[Architecture, int], PolicyImprovement]
 
 
 class StaQPolicy(BasePolicy):
-    """Q-networks over vectors or images, and the policy that the update makes of them.
+    """Q-networks over vectors or images, and the policy that an improvement makes of them.
 
     :param net_arch: widths of the fully connected layers
     :param conv_arch: (filters, kernel size, stride) per convolution; none for vectors
@@ -39,7 +44,7 @@ class StaQPolicy(BasePolicy):
     :param channels_last: whether images are height, width, channel; by default as SB3 hands them on
     :param n_critics: networks in the ensemble
     :param n_atoms: choices per dimension of continuous actions
-    :param make_update: builds the policy update for an architecture and a number of critics
+    :param make_improvement: builds the policy improvement for an architecture and a number of critics
     """
 
     convolutional = False
@@ -49,7 +54,7 @@ class StaQPolicy(BasePolicy):
         observation_space: spaces.Space,
         action_space: spaces.Space,
         lr_schedule: Schedule,
-        make_update: MakeUpdate,
+        make_improvement: MakeImprovement,
         n_critics: int = 2,
         n_atoms: int = 7,
         net_arch: Sequence[int] | None = None,
@@ -59,7 +64,7 @@ class StaQPolicy(BasePolicy):
         features_extractor_kwargs: dict[str, Any] | None = None,
         channels_last: bool | None = None,
         normalize_images: bool = True,
-        optimizer_class: type[torch.optim.Optimizer] = LeanAdam,
+        optimizer_class: type[torch.optim.Optimizer] = FusedAdam,
         optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
         if isinstance(activation_fn, str):
@@ -73,7 +78,7 @@ class StaQPolicy(BasePolicy):
         )
         self._arguments = {
             "lr_schedule": self._dummy_schedule,  # a schedule may not pickle, and acting needs none
-            "make_update": make_update,
+            "make_improvement": make_improvement,
             "n_critics": n_critics,
             "n_atoms": n_atoms,
             "net_arch": net_arch,
@@ -85,7 +90,7 @@ class StaQPolicy(BasePolicy):
             "optimizer_class": optimizer_class,
             "optimizer_kwargs": optimizer_kwargs,
         }
-        self.coding = Coding(action_space, n_atoms)
+        self.codec = ActionCodec(action_space, n_atoms)
         self.sampling = torch.Generator()
         self.n_critics = n_critics
         self.n_atoms = n_atoms
@@ -95,7 +100,7 @@ class StaQPolicy(BasePolicy):
         if features_extractor_class is not None:
             self.architecture = _custom_architecture(
                 observation_space,
-                self.coding.factors,
+                self.codec.factors,
                 features_extractor_class,
                 features_extractor_kwargs or {},
                 list(net_arch),
@@ -105,7 +110,7 @@ class StaQPolicy(BasePolicy):
         else:
             self.architecture = ConvMlp(
                 observation_space,
-                self.coding.factors,
+                self.codec.factors,
                 net_arch,
                 activation_fn,
                 self._default_conv_arch(observation_space) if conv_arch is None else conv_arch,
@@ -115,12 +120,11 @@ class StaQPolicy(BasePolicy):
         self.q_net = QEnsemble(self.architecture, n_critics)
         self.q_net_target = QEnsemble(self.architecture, n_critics).requires_grad_(False)
         self.q_net_target.load_state_dict(self.q_net.state_dict())
-        self.policy_update = make_update(self.architecture, n_critics)
-        self.optimizer = optimizer_class(
-            self.q_net.parameters(),
-            lr=lr_schedule(1),  # type: ignore[call-arg]
-            **self.optimizer_kwargs,
-        )
+        self.improvement = make_improvement(self.architecture, n_critics)
+        make_optimizer: Any = partial(optimizer_class, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+        self.optimizer = make_optimizer(self.q_net.parameters())
+        if self.improvement.trains:
+            self.improvement.optimizer = make_optimizer(self.improvement.parameters())
 
     def _default_conv_arch(self, space: spaces.Space) -> ConvArch:
         if not self.convolutional:
@@ -136,26 +140,54 @@ class StaQPolicy(BasePolicy):
 
     def logits(self, obs: torch.Tensor) -> torch.Tensor:
         """ξ(s): the policy is their softmax. → float64 [B, A]"""
-        return self.policy_update.logits(self.policy_update.accumulated(obs))
+        return self.improvement.logits(self.improvement.accumulated(obs))
+
+    def log_policy(self, accumulated: torch.Tensor) -> torch.Tensor:
+        """log π from accumulated logits. [B, A] → float64 [B, A]"""
+        return self.codec.factors.log_softmax(self.improvement.logits(accumulated))
 
     @torch.no_grad()
-    def action_probabilities(self, observation: np.ndarray) -> np.ndarray:
-        """π(·|s) = softmax(ξ(s)), part after part. → [B, A], or [A] for a single observation"""
+    def mean_q(self, features: torch.Tensor) -> torch.Tensor:
+        """q_k, the mean of the networks that learn. [n, ...] → [n, A]"""
+        chunks = features.split(chunk_size(self.device))
+        return torch.cat([self.architecture.q_of_features(self.q_net.weights, c).mean(0).t() for c in chunks])
+
+    def q_values(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """q of the networks that are learning, [B, E, A], and of each frozen one, oldest first, [B, n, E, A].
+
+        For a single observation without the first axis.
+        """
+        frozen = self.improvement.frozen_q_values
+        return (
+            self._of_observation(lambda obs: self.q_net(obs).movedim(-1, 0), observation),
+            self._of_observation(lambda obs: frozen(obs).movedim(-1, 0), observation),
+        )
+
+    @torch.no_grad()
+    def _of_observation(self, function: Callable[[torch.Tensor], torch.Tensor], observation: np.ndarray) -> np.ndarray:
         obs, vectorized = self.obs_to_tensor(observation)
         assert isinstance(obs, torch.Tensor)
-        probabilities = self.coding.factors.softmax(self.logits(obs)).cpu().numpy()
-        return probabilities if vectorized else probabilities[0]
+        values: np.ndarray = function(obs).cpu().numpy()
+        return values if vectorized else values[0]
+
+    def logits_of(self, observation: np.ndarray) -> np.ndarray:
+        """ξ(s) of arrays. → [B, A], or [A] for a single observation"""
+        return self._of_observation(self.logits, observation)
+
+    def action_probabilities(self, observation: np.ndarray) -> np.ndarray:
+        """π(·|s) = softmax(ξ(s)), part after part. → [B, A], or [A] for a single observation"""
+        return self._of_observation(lambda obs: self.codec.factors.softmax(self.logits(obs)), observation)
 
     def _predict(self, observation: PyTorchObs, deterministic: bool | np.ndarray = False) -> torch.Tensor:
         """SB3's; ``deterministic`` may also be a mask that says for which observations."""
         assert isinstance(observation, torch.Tensor)
-        logits, factors = self.logits(observation), self.coding.factors
-        choices = factors.likeliest(logits).cpu()
-        sampled = torch.as_tensor(~np.broadcast_to(deterministic, len(choices)))
+        logits, factors = self.logits(observation), self.codec.factors
+        indices = factors.likeliest(logits).cpu()
+        sampled = torch.as_tensor(~np.broadcast_to(deterministic, len(indices)))
         if sampled.any():
             # Sampled where the generator lives, so that a seed gives the same actions on every device.
-            choices[sampled] = factors.draw(factors.softmax(logits).cpu()[sampled], self.sampling)
-        return torch.as_tensor(self.coding.actions(choices.numpy()), device=logits.device)
+            indices[sampled] = factors.draw(factors.softmax(logits).cpu()[sampled], self.sampling)
+        return torch.as_tensor(self.codec.actions(indices.numpy()), device=logits.device)
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import IdentityEnv
 
 import staq
-from staq import ACMProj, ACNoKL, Checkpoints, ExactPMD, NatGrad, StaQ, load_policy, resume
-from staq.algorithm import PolicyMirrorDescent
-from staq.arguments import hyperparameters
-from staq.family import FAMILY
+from staq import ACMProj, ACNoKL, Checkpoints, ExactPMD, NatGrad, StaQ, load_policy, registry, resume
+from staq.hyperparameters import Shared, defaults_of
+from staq.loop import PolicyMirrorDescent
+from staq.policy_evaluation.replay_regression import ReplayRegression
+from staq.registry import ALGORITHMS
 from staq.tabular.mdp import MDP
 from staq.tabular.mirror_descent import Settings, run
-from tests.conftest import SMALL, assert_identical
+from tests.conftest import SMALL, assert_identical, host_reads
 
 OWN: dict[str, dict[str, Any]] = {
     "staq": {"memory_size": 3},
@@ -38,10 +38,10 @@ def made(algo: str, env_id: str = "CartPole-v1", **more: Any) -> PolicyMirrorDes
     images = env_id.startswith("MinAtar")
     network = {"net_arch": [16], "conv_arch": [(16, 3, 1)]} if images else {"net_arch": [16, 16]}
     settings = SHARED | OWN[algo] | {"policy_kwargs": network} | more
-    return FAMILY[algo]("CnnPolicy" if images else "MlpPolicy", make_vec_env(env_id, 4, seed=7), **settings)
+    return ALGORITHMS[algo].load()("CnnPolicy" if images else "MlpPolicy", make_vec_env(env_id, 4, seed=7), **settings)
 
 
-@pytest.mark.parametrize("algo", FAMILY)
+@pytest.mark.parametrize("algo", registry.ours())
 def test_the_same_seed_is_the_same_run(algo: str) -> None:
     first, second, other = made(algo).learn(800), made(algo).learn(800), made(algo, seed=8).learn(800)
     assert_identical(first, second)
@@ -49,7 +49,7 @@ def test_the_same_seed_is_the_same_run(algo: str) -> None:
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "MinAtar/Breakout-v1"])
-@pytest.mark.parametrize("algo", FAMILY)
+@pytest.mark.parametrize("algo", registry.ours())
 def test_resuming_is_exact(algo: str, env_id: str, tmp_path: Path) -> None:
     whole = made(algo, env_id).learn(1200)
     made(algo, env_id).learn(600, callback=Checkpoints(tmp_path))
@@ -58,21 +58,21 @@ def test_resuming_is_exact(algo: str, env_id: str, tmp_path: Path) -> None:
     assert_identical(whole, model.learn(600, reset_num_timesteps=False))
 
 
-@pytest.mark.parametrize("algo", FAMILY)
+@pytest.mark.parametrize("algo", registry.ours())
 def test_files_hold_the_same_policy(algo: str, tmp_path: Path) -> None:
     model = made(algo).learn(800)
     obs = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     expected = model.action_probabilities(obs)
     assert np.ptp(expected) > 0.001
     model.save(tmp_path / "model")
-    loaded = FAMILY[algo].load(tmp_path / "model", env=model.env)
+    loaded = ALGORITHMS[algo].load().load(tmp_path / "model", env=model.env)
     np.testing.assert_array_equal(loaded.action_probabilities(obs), expected)
     loaded.learn(200, reset_num_timesteps=False)
     exported, _ = load_policy(model.export(tmp_path / "exported"))
     np.testing.assert_allclose(exported.action_probabilities(obs), expected, atol=1e-7)
 
 
-@pytest.mark.parametrize("algo", FAMILY)
+@pytest.mark.parametrize("algo", registry.ours())
 def test_it_learns_a_bandit(algo: str) -> None:
     """The action is the observation: 30 iterations with the settings of a small problem."""
     env = make_vec_env(lambda: IdentityEnv(dim=3, ep_length=20), n_envs=10, seed=0)
@@ -82,7 +82,7 @@ def test_it_learns_a_bandit(algo: str) -> None:
     own = OWN[algo] | ({"actor_steps": 200} if "actor_steps" in OWN[algo] else {})
     own |= {"max_kl": 0.05, "cg_steps": 10} if algo == "natgrad" else {}
     network = {"net_arch": [32]}
-    model = FAMILY[algo]("MlpPolicy", env, seed=0, device="cpu", policy_kwargs=network, **settings, **own)
+    model = ALGORITHMS[algo].load()("MlpPolicy", env, seed=0, device="cpu", policy_kwargs=network, **settings, **own)
     model.learn(6000)
     probabilities = model.action_probabilities(np.arange(3))
     assert probabilities.argmax(-1).tolist() == [0, 1, 2]
@@ -140,7 +140,9 @@ def test_the_whole_loop_is_tabular_policy_iteration_where_it_can_be(
         "target_update_interval": 40,
         "policy_kwargs": {"net_arch": []},
     }
-    model = FAMILY[algo]("MlpPolicy", make_vec_env(Ring, n_envs=20, seed=0), seed=0, device="cpu", **settings, **own)
+    model = ALGORITHMS[algo].load()(
+        "MlpPolicy", make_vec_env(Ring, n_envs=20, seed=0), seed=0, device="cpu", **settings, **own
+    )
     expected = run(Ring.as_mdp(gamma), Settings(**{"entropy_weight": tau, "kl_weight": eta} | exact), iterations=4)
     for log_pi in expected.log_pi[1:]:
         model.learn(600, reset_num_timesteps=False)
@@ -149,22 +151,21 @@ def test_the_whole_loop_is_tabular_policy_iteration_where_it_can_be(
 
 def test_actors_learn_at_the_critics_rate() -> None:
     model = made("ac-mproj", learning_rate=lambda left: 1e-3 * (1 + left)).learn(400)
-    optimizer = model.policy.policy_update.optimizer
+    optimizer = model.policy.improvement.optimizer
     assert optimizer is not None
     assert optimizer.param_groups[0]["lr"] == model.policy.optimizer.param_groups[0]["lr"] == 1e-3
 
 
 @pytest.mark.parametrize("algo", ["ac-nokl", "ac-mproj", "ac-directopt"])
 def test_the_actor_loop_reads_nothing_back(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.test_speed import host_reads
-
     model = made(algo).learn(400)
-    update = model.policy.policy_update
+    update = model.policy.improvement
     train, found_in_training = update.train_actor, []
 
-    def watched(*arguments: Any) -> None:
+    def watched(states: Any, step_size: Any) -> None:
+        assert len(states.q) == len(states.log_pi)  # computed before the loop
         with host_reads(monkeypatch) as found:
-            train(*arguments)
+            train(states, step_size)
         found_in_training.extend(found)
 
     monkeypatch.setattr(update, "train_actor", watched)
@@ -172,13 +173,16 @@ def test_the_actor_loop_reads_nothing_back(algo: str, monkeypatch: pytest.Monkey
     assert found_in_training == ["_local_scalar_dense"]  # the mean loss, once, after the last step
 
 
-def test_signatures_show_everything() -> None:
-    assert set(hyperparameters(StaQ)) - set(hyperparameters(PolicyMirrorDescent)) == {"memory_size", "weighting"}
-    assert set(hyperparameters(ACNoKL)) - set(hyperparameters(PolicyMirrorDescent)) == {"actor_steps"}
-    parameters = inspect.signature(NatGrad).parameters
-    assert parameters["max_kl"].default == 0.001
-    assert parameters["learning_rate"].default == 1e-4
-    assert inspect.signature(ExactPMD).parameters["memory_size"].default is None
+def test_hyperparameters_are_those_of_three_groups() -> None:
+    shared = set(defaults_of([Shared, ReplayRegression.Settings]))
+    assert set(defaults_of(StaQ.groups())) - shared == {"memory_size", "weighting"}
+    assert set(defaults_of(ACNoKL.groups())) - shared == {"actor_steps"}
+    assert defaults_of(NatGrad.groups())["max_kl"] == 0.001
+    assert defaults_of(NatGrad.groups())["learning_rate"] == 1e-4
+    assert defaults_of(ExactPMD.groups())["memory_size"] is None
+    assert defaults_of(ACMProj.groups())["actor_steps"] == 5000
+    for name in defaults_of(StaQ.groups()):  # what help() shows
+        assert f":param {name}:" in str(StaQ.__doc__)
 
 
 def test_positional_arguments_are_those_of_sb3() -> None:

@@ -11,7 +11,7 @@ import torch
 from benchmarks.floor import gemm_rate, step_flops
 from benchmarks.plain import phases
 from benchmarks.report import BEGIN, END, markdown, publish
-from staq.timing import PHASES, dqn_like_staq, dqn_ms, full_model, measured
+from staq.experiments.timing import PHASES, dqn_like_staq, dqn_ms, full_model, measured
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,13 +28,13 @@ def test_flops_of_a_step() -> None:
 
 def test_a_scenario_is_full_and_every_phase_is_timed() -> None:
     model = full_model("CartPole-v1", memory_size=7, n_envs=10, width=8)
-    assert len(model.policy.policy_update.frozen_names()) == 7
+    assert len(model.policy.improvement.frozen_names()) == 7
     assert model.replay.full
     assert not torch.equal(model.replay.observations[0], model.replay.observations[1])
     ms = measured(model, steps=20, samples=1)
     assert set(ms) == set(PHASES)
     assert all(value > 0 for value in ms.values())
-    assert len(model.policy.policy_update.frozen_names()) == 7
+    assert len(model.policy.improvement.frozen_names()) == 7
 
 
 def test_relatives_are_scenarios_too() -> None:

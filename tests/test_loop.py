@@ -18,9 +18,8 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 from staq import StaQ
-from staq.arguments import NO_MEANING_HERE
-from tests.conftest import SMALL, Endless, assert_identical, small_model
-from tests.test_q_networks import TinyExtractor
+from staq.hyperparameters import NO_MEANING_HERE
+from tests.conftest import SMALL, Endless, TinyExtractor, assert_identical, small_model, targets_of
 
 
 class Iterations(BaseCallback):
@@ -49,13 +48,13 @@ class Iterations(BaseCallback):
 def test_accumulated_logits_equal_a_full_recomputation(env_id: str, memory_size: int | None, weighting: str) -> None:
     """After the buffer and the stack have both wrapped, under an annealed entropy weight."""
     model = small_model(env_id, memory_size=memory_size, weighting=weighting).learn(1600)
-    replay, update = model.replay, model.policy.policy_update
+    replay, update = model.replay, model.policy.improvement
     assert replay.full
     assert model.iteration == 8
     recomputed = update.accumulated(replay.next_observations)
     scale = recomputed.abs().max().item()
     assert scale > 0.005
-    torch.testing.assert_close(replay.accumulated, recomputed, rtol=1e-5, atol=1e-5 * scale)
+    torch.testing.assert_close(replay.accumulated.values, recomputed, rtol=1e-5, atol=1e-5 * scale)
 
 
 def test_recomputation_also_holds_while_episodes_end_at_every_step() -> None:
@@ -67,8 +66,8 @@ def test_recomputation_also_holds_while_episodes_end_at_every_step() -> None:
             return obs, reward, bool(action), not action, info
 
     model = StaQ("MlpPolicy", DummyVecEnv([OneStep] * 4), **SMALL).learn(1000)
-    recomputed = model.policy.policy_update.accumulated(model.replay.next_observations)
-    torch.testing.assert_close(model.replay.accumulated, recomputed, rtol=1e-5, atol=1e-4)
+    recomputed = model.policy.improvement.accumulated(model.replay.next_observations)
+    torch.testing.assert_close(model.replay.accumulated.values, recomputed, rtol=1e-5, atol=1e-4)
     assert model.replay.terminated.tolist() == model.replay.actions.bool().tolist()
 
 
@@ -77,7 +76,7 @@ def test_targets_equal_a_plain_loop() -> None:
     model = small_model(reward_scale=3.0).learn(800)
     replay, tau = model.replay, model.step_size.entropy_weight
     batches = replay.draw(3, 16)
-    targets = model._targets(batches)
+    targets = targets_of(model, batches)
     for rows, row_targets in zip(batches.tolist(), targets.tolist(), strict=True):
         for row, target in zip(rows, row_targets, strict=True):
             next_obs = replay.next_observations[row : row + 1]
@@ -94,7 +93,7 @@ def test_sampled_targets_use_one_action_per_draw() -> None:
     model = small_model(target_action="sampled", target_reduce="min").learn(800)
     replay = model.replay
     row = int((~replay.terminated).nonzero()[0])
-    targets = model._targets(torch.full((1, 2000), row))[0]
+    targets = targets_of(model, torch.full((1, 2000), row))[0]
     assert len(targets.unique()) == 2  # CartPole has two actions
     q = model.policy.q_net_target(replay.next_observations[row : row + 1]).amin(0)[:, 0]
     gap = 0.99 * (q[0] - q[1]).abs().item()
@@ -122,7 +121,7 @@ def test_the_policys_weights_by_hand(weighting: str, memory_size: int | None) ->
     if memory_size is not None:
         weights = weights[-memory_size:]
     correction = 1.0 if memory_size is None else 1 / (1 - beta[5] ** memory_size)
-    stack = model.policy.policy_update.stack
+    stack = model.policy.improvement.stack
     assert stack.relative_weights == pytest.approx(weights, rel=1e-12)
     assert stack.prefactor == pytest.approx(correction * (alpha[5] if weighting == "current" else 1.0), rel=1e-12)
     frozen = model.q_values(np.zeros((1, 4), dtype=np.float32))[1].mean(2)[0]  # [n, A]
@@ -149,8 +148,9 @@ def test_target_networks_are_copied_every_interval(monkeypatch: pytest.MonkeyPat
     """200 gradient steps, an interval of 60: copies before steps 0, 60, 120 and 180, of what was learned by then."""
     model = small_model(target_update_interval=60)
     copies, steps = [], []
+    evaluation = model.policy_evaluation
     monkeypatch.setattr(
-        model, "_targets", lambda batches, real=model._targets: copies.append(len(steps)) or real(batches)
+        evaluation, "targets", lambda *given, real=evaluation.targets: copies.append(len(steps)) or real(*given)
     )
     optimizer_step = model.policy.optimizer.step
     monkeypatch.setattr(model.policy.optimizer, "step", lambda: steps.append(1) or optimizer_step())
@@ -187,7 +187,7 @@ def test_iterations_are_exact() -> None:
     watch = Fixed(None)
     model.learn(600, callback=watch)
     assert watch.seen == [(200, 0, 0), (400, 200, 1), (600, 400, 2)]
-    assert (model._n_updates, len(model.policy.policy_update.stack)) == (600, 3)
+    assert (model._n_updates, len(model.policy.improvement.stack)) == (600, 3)
 
 
 def test_scaling_rewards_equals_inverse_scaling_of_both_weights() -> None:
@@ -215,7 +215,7 @@ def test_only_the_online_networks_get_gradients() -> None:
     trained = {id(p) for group in model.policy.optimizer.param_groups for p in group["params"]}
     assert trained == {id(p) for p in model.policy.q_net.parameters()}
     assert all(p.grad is None for p in model.policy.q_net_target.parameters())
-    assert not any(w.requires_grad for block in model.policy.policy_update.stack.blocks for w in block.values())
+    assert not any(w.requires_grad for block in model.policy.improvement.stack.blocks for w in block.values())
 
 
 def test_q_values_and_probabilities_agree_with_the_policy() -> None:
@@ -224,7 +224,7 @@ def test_q_values_and_probabilities_agree_with_the_policy() -> None:
     current, frozen = model.q_values(obs)
     assert current.shape == (6, 2, 2)
     assert frozen.shape == (6, 3, 2, 2)
-    stack = model.policy.policy_update.stack
+    stack = model.policy.improvement.stack
     q = frozen.mean(2)  # [B, n, A]
     logits = stack.prefactor * np.einsum("n,bna->ba", stack.relative_weights, q - q.mean(-1, keepdims=True))
     np.testing.assert_allclose(model.logits(obs), logits, rtol=1e-4, atol=1e-4)
@@ -379,8 +379,8 @@ def test_any_number_of_environments(n_envs: int) -> None:
 def test_custom_features_extractor_and_net_arch() -> None:
     kwargs = {"features_extractor_class": TinyExtractor, "net_arch": [5]}
     model = small_model(policy_kwargs=kwargs).learn(1000)
-    recomputed = model.policy.policy_update.accumulated(model.replay.next_observations)
-    torch.testing.assert_close(model.replay.accumulated, recomputed, rtol=1e-4, atol=1e-4)
+    recomputed = model.policy.improvement.accumulated(model.replay.next_observations)
+    torch.testing.assert_close(model.replay.accumulated.values, recomputed, rtol=1e-4, atol=1e-4)
 
 
 def test_atari_size_images_train() -> None:
@@ -431,7 +431,7 @@ def test_a_callback_that_stops_loses_nothing() -> None:
     model = small_model(n_envs=4)
     model.learn(1000, callback=Stop(lambda m: None))
     assert (model.num_timesteps, model.replay.size(), model.iteration) == (300, 300, 1)
-    assert not model.replay.pending.any()
+    assert not model.replay.accumulated.pending.any()
     model.learn(1000, reset_num_timesteps=False)
     assert model.steps_collected % 200 == 0
     assert model.iteration == model.steps_collected // 200

@@ -14,10 +14,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
 from staq import ACMProj, NatGrad, StaQ
-from staq.algorithm import PolicyMirrorDescent
-from staq.q_networks import OUTPUT_WEIGHT
-from tests.conftest import SMALL, Endless
-from tests.test_q_networks import TinyExtractor
+from staq.loop import PolicyMirrorDescent
+from staq.networks.architecture import OUTPUT_WEIGHT
+from tests.conftest import SMALL, Endless, TinyExtractor
 
 
 def small(algorithm: type[PolicyMirrorDescent], policy_kwargs: dict[str, Any], policy: str = "MlpPolicy") -> Any:
@@ -39,7 +38,7 @@ class FrozenExtractor(TinyExtractor):
 @pytest.mark.parametrize("algorithm", [StaQ, ACMProj, NatGrad])
 def test_what_is_frozen_is_not_trained(algorithm: type[PolicyMirrorDescent]) -> None:
     model = small(algorithm, {"net_arch": [8], "features_extractor_class": FrozenExtractor})
-    actor = getattr(model.policy.policy_update, "actor", model.policy.q_net)
+    actor = getattr(model.policy.improvement, "actor", model.policy.q_net)
     before = [{name: w.detach().clone() for name, w in net.weights.items()} for net in (model.policy.q_net, actor)]
     model.learn(400)
     for net, earlier in zip((model.policy.q_net, actor), before, strict=True):
@@ -71,7 +70,7 @@ def test_an_activation_may_be_named() -> None:
 def test_the_actor_has_the_critics_optimiser() -> None:
     kwargs = {"net_arch": [8], "optimizer_class": torch.optim.SGD, "optimizer_kwargs": {"momentum": 0.5}}
     model = small(ACMProj, kwargs)
-    for optimizer in (model.policy.optimizer, model.policy.policy_update.optimizer):
+    for optimizer in (model.policy.optimizer, model.policy.improvement.optimizer):
         assert isinstance(optimizer, torch.optim.SGD)
         assert optimizer.param_groups[0]["momentum"] == 0.5
     model.learn(400)

@@ -101,7 +101,7 @@ def test_the_replay_is_saved_and_loaded(tmp_path: Path) -> None:
     loaded = StaQ.load(tmp_path / "model", env=model.get_env())
     loaded.load_replay_buffer(tmp_path / "replay")
     assert torch.equal(loaded.replay.observations, model.replay.observations)
-    torch.testing.assert_close(loaded.replay.accumulated, model.replay.accumulated, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(loaded.replay.accumulated.values, model.replay.accumulated.values, rtol=1e-5, atol=1e-4)
     loaded.learn(200)
 
 
@@ -117,8 +117,8 @@ def test_a_replay_serves_another_number_of_environments(tmp_path: Path) -> None:
 def test_new_parameters_bring_new_logits_for_the_replay() -> None:
     one, two = small_model().learn(800), small_model(seed=3).learn(800)
     two.set_parameters(one.get_parameters())
-    recomputed = two.policy.policy_update.accumulated(two.replay.next_observations)
-    assert torch.equal(two.replay.accumulated, recomputed)
+    recomputed = two.policy.improvement.accumulated(two.replay.next_observations)
+    assert torch.equal(two.replay.accumulated.values, recomputed)
 
 
 def test_more_memory_can_be_given_when_loading(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_more_memory_can_be_given_when_loading(tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     loaded = StaQ.load(tmp_path / "model", env=model.get_env(), memory_size=50)
     step = loaded.step_size
-    stack = loaded.policy.policy_update.stack
+    stack = loaded.policy.improvement.stack
     assert stack.prefactor == pytest.approx(step.alpha / (1 - step.beta**50))
     loaded.learn(400)
     assert len(stack) == 5
@@ -154,7 +154,7 @@ def test_a_model_saved_in_mid_iteration_begins_it_again(tmp_path: Path, every: i
     loaded.learn(200)
     assert loaded.iteration == 3
     assert loaded.replay.size() == 200
-    assert len(loaded.policy.policy_update.stack) == 3
+    assert len(loaded.policy.improvement.stack) == 3
 
 
 def test_a_replay_of_another_kind_is_refused(tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_vec_normalize_keeps_logits_exact() -> None:
     """Observations are stored as the policy saw them, so moving statistics do not make their logits stale."""
     env = VecNormalize(make_vec_env("CartPole-v1", 4, seed=0))
     model = StaQ("MlpPolicy", env, **SMALL).learn(1200)
-    recomputed = model.policy.policy_update.accumulated(model.replay.next_observations)
-    torch.testing.assert_close(model.replay.accumulated, recomputed, rtol=1e-5, atol=1e-4)
+    recomputed = model.policy.improvement.accumulated(model.replay.next_observations)
+    torch.testing.assert_close(model.replay.accumulated.values, recomputed, rtol=1e-5, atol=1e-4)
     assert model.get_vec_normalize_env() is env
 
 

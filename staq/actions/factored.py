@@ -50,7 +50,7 @@ class Factors:
         return self.each(lambda part: part.log_softmax(-1), logits)
 
     def likeliest(self, logits: torch.Tensor) -> torch.Tensor:
-        """The mode of the policy. [B, ΣK] → choices [B], or [B, D] of several parts"""
+        """The mode of the policy. [B, ΣK] → indices [B], or [B, D] of several parts"""
         return logits.argmax(-1) if self.single else self.each(lambda part: part.argmax(-1, keepdim=True), logits)
 
     def draw(self, probabilities: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -58,15 +58,15 @@ class Factors:
         drawn = self.each(lambda part: torch.multinomial(part, 1, generator=generator), probabilities)
         return drawn.squeeze(-1) if self.single else drawn
 
-    def outputs_of(self, choices: torch.Tensor) -> torch.Tensor:
-        """Where the choices lie among all outputs. [..., B] → [..., 1, B], or [..., B, D] → [..., D, B]"""
+    def outputs_of(self, indices: torch.Tensor) -> torch.Tensor:
+        """Where action indices lie among all outputs. [..., B] → [..., 1, B], or [..., B, D] → [..., D, B]"""
         if self.single:
-            return choices.unsqueeze(-2)
-        return (choices + torch.tensor(self.first, device=choices.device)).transpose(-1, -2)
+            return indices.unsqueeze(-2)
+        return (indices + torch.tensor(self.first, device=indices.device)).transpose(-1, -2)
 
 
-class Coding:
-    """A space of actions as factors, and the way back from choices to actions.
+class ActionCodec:
+    """A space of actions as factors, and the way back from indices to actions.
 
     :param space: Discrete, MultiDiscrete, MultiBinary, or a bounded Box
     :param n_atoms: K, choices per dimension of a Box, evenly spaced from bound to bound
@@ -88,17 +88,17 @@ class Coding:
             raise ValueError(f"There is no way to enumerate the actions of {space}, part by part.")
         self.factors = Factors(sizes)
 
-    def actions(self, choices: np.ndarray) -> np.ndarray:
+    def actions(self, indices: np.ndarray) -> np.ndarray:
         """Actions of the space. [B] or [B, D] → [B, ...]"""
         shape, dtype = self.space.shape, self.space.dtype
         assert shape is not None
         if self.atoms is None:
-            return (choices + self.start).astype(dtype).reshape(-1, *shape)
-        parts = choices.reshape(len(choices), -1)  # one dimension is a single part
+            return (indices + self.start).astype(dtype).reshape(-1, *shape)
+        parts = indices.reshape(len(indices), -1)  # one dimension is a single part
         return self.atoms[np.arange(len(self.atoms)), parts].reshape(-1, *shape)
 
-    def choices(self, actions: np.ndarray) -> np.ndarray:
-        """The choices that actions of the space stand for, or are nearest to. [B, ...] → [B], or [B, D]"""
+    def indices(self, actions: np.ndarray) -> np.ndarray:
+        """The indices that actions of the space stand for, or are nearest to. [B, ...] → [B], or [B, D]"""
         parts = np.asarray(actions).reshape(-1, len(self.factors.sizes))
         found = parts - self.start if self.atoms is None else np.abs(self.atoms - parts[..., None]).argmin(-1)
         found = found.astype(np.int64)  # SB3's PPO says 0.0 and 1.0 in a MultiBinary space

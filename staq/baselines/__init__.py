@@ -5,34 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from gymnasium import spaces
-from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 
-from staq.arguments import check_each
-from staq.q_networks import activation_named
-from staq.rivals.m_dqn import MDQN
-from staq.rivals.networks import SmallImage, small_image
-
-__all__ = ["MDQN", "RIVALS", "SmallImage", "build", "class_of", "small_image"]
-
-RIVALS = ("dqn", "m-dqn", "ppo", "trpo")
-"""By the names of the command line."""
+from staq.baselines.hyperparameters import check_each
+from staq.baselines.networks import small_image
+from staq.networks.conv_mlp import activation_named
+from staq.registry import ALGORITHMS
 
 ANNEALED = "lin_"
 """RL Zoo's way to write a value that falls linearly to zero: lin_0.1. Here over ``anneal_steps``, or over the run."""
-
-
-def class_of(algo: str) -> type[BaseAlgorithm]:
-    """The algorithm of a name."""
-    if algo == "trpo":
-        try:
-            from sb3_contrib import TRPO
-        except ImportError as error:
-            raise ModuleNotFoundError("TRPO is in sb3-contrib: pip install 'staq[rivals]'") from error
-        return TRPO
-    classes: dict[str, type[BaseAlgorithm]] = {"dqn": DQN, "m-dqn": MDQN, "ppo": PPO}
-    return classes[algo]
 
 
 def build(
@@ -66,7 +48,10 @@ def build(
     if policy == "CnnPolicy":
         network = small_image(network["activation_fn"]) | network
     try:
-        return class_of(algo)("MlpPolicy", env, policy_kwargs=network, seed=seed, device=device, **settings)
+        model: BaseAlgorithm = ALGORITHMS[algo].load()(
+            "MlpPolicy", env, policy_kwargs=network, seed=seed, device=device, **settings
+        )
+        return model
     except AssertionError as error:  # SB3's way to say what does not fit together
         raise ValueError(f"{algo} cannot be built with these settings: {error}") from error
 

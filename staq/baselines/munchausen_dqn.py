@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,20 @@ import torch
 from stable_baselines3 import DQN
 from torch.nn import functional as F
 
-from staq.arguments import merge_signature
+from staq.hyperparameters import NUMBER, POSITIVE, Group, Requirement, is_number, setting
+
+
+@dataclass(frozen=True)
+class Munchausen(Group):
+    """What the Munchausen target adds to DQN's hyperparameters."""
+
+    temperature: float = setting(0.03, "of the policy softmax(q/temperature) in the target", POSITIVE)
+    scaling: float = setting(0.9, "weight of the log-policy that is added to the reward", NUMBER)
+    clip: float = setting(
+        -1.0,
+        "lower bound of the scaled log-policy before weighting",
+        Requirement(lambda v: is_number(v) and v <= 0, "a number of at most 0"),
+    )
 
 
 def munchausen_target(
@@ -35,7 +49,6 @@ def munchausen_target(
     return rewards + bonus + (1.0 - terminated) * discount * value
 
 
-@merge_signature
 class MDQN(DQN):
     """SB3's DQN with the Munchausen target; ``predict`` and exploration are DQN's.
 
@@ -51,16 +64,13 @@ class MDQN(DQN):
         policy: Any,
         env: Any,
         *arguments: Any,
-        temperature: float = 0.03,
-        scaling: float = 0.9,
-        clip: float = -1.0,
+        temperature: float = Munchausen.temperature,
+        scaling: float = Munchausen.scaling,
+        clip: float = Munchausen.clip,
         **more: Any,
     ) -> None:
-        if temperature <= 0 or clip > 0:
-            raise ValueError(f"temperature={temperature} must be positive and clip={clip} at most 0.")
-        self.temperature = temperature
-        self.scaling = scaling
-        self.clip = clip
+        Munchausen(temperature, scaling, clip)  # which names a value that cannot work
+        self.temperature, self.scaling, self.clip = temperature, scaling, clip
         super().__init__(policy, env, *arguments, **more)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:

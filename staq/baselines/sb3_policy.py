@@ -1,10 +1,11 @@
-"""A rival's policy, as evaluations and films see it."""
+"""A stable-baselines3 model as a policy that plays, is recorded and is saved as data."""
 
 from __future__ import annotations
 
-import random
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,21 @@ from gymnasium import spaces
 from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from staq.actions import Coding
+from staq.actions import ActionCodec
+from staq.storage.atomic_files import read, write_atomically
+from staq.storage.training_state import random_state, set_random_state
+
+PARAMETERS = "parameters.pt"
 
 
-class Player:
+class SB3Policy:
     """Plays a model greedily or as it explores: DQN by its ε, PPO and TRPO by their policy."""
 
     def __init__(self, model: BaseAlgorithm) -> None:
         self.model = model
         self.action_space = model.action_space
         # Continuous actions have densities, and nothing to list.
-        self.coding = None if isinstance(model.action_space, spaces.Box) else Coding(model.action_space)
+        self.codec = None if isinstance(model.action_space, spaces.Box) else ActionCodec(model.action_space)
 
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool | np.ndarray = False
@@ -63,7 +68,7 @@ class Player:
 
 
 def _probabilities(distribution: Any) -> torch.Tensor:
-    """Of every choice, part after part: of one Categorical, of a list of them, or of several Bernoullis."""
+    """Of every action index, part after part: of one Categorical, of a list of them, or of several Bernoullis."""
     if isinstance(distribution, list):
         return torch.cat([part.probs for part in distribution], dim=-1)
     probs: torch.Tensor = distribution.probs
@@ -72,23 +77,20 @@ def _probabilities(distribution: Any) -> torch.Tensor:
     return probs
 
 
-def random_state(model: BaseAlgorithm) -> dict[str, Any]:
-    """Every generator that a model of SB3 draws from, as plain data."""
-    kind, keys, *rest = np.random.get_state()  # noqa: NPY002
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all(),  # empty where there is none
-        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
-        "python": random.getstate(),
-        "actions": model.action_space.np_random.bit_generator.state,
-    }
+def save_parameters(model: BaseAlgorithm, folder: Path) -> None:
+    """What is needed to play a model whose configuration is known, as data only."""
+    content = {"policy": model.policy.state_dict(), "exploration_rate": getattr(model, "exploration_rate", 0.0)}
+    # The folder appears with what belongs in it: that a run has a model says that it is finished.
+    partial = folder.with_name(f"{folder.name}.partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    write_atomically(partial / PARAMETERS, content)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
 
 
-def set_random_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["torch"])
-    torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
-    kind, keys, *rest = state["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    model.action_space.np_random.bit_generator.state = state["actions"]
+def load_parameters(model: BaseAlgorithm, folder: Path) -> None:
+    """Takes over what ``save_parameters`` wrote."""
+    content = read(folder / PARAMETERS)
+    model.policy.load_state_dict(content["policy"])
+    if hasattr(model, "exploration_rate"):
+        model.exploration_rate = content["exploration_rate"]

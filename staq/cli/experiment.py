@@ -10,13 +10,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from staq import experiments
-from staq.arguments import checked_device, positive, whole_number
-from staq.experiments import Experiment, backends, luck, status
-from staq.experiments.plan import Planned, begun_with, found_runs, load_request, plan, save_request
+from staq.cli.options import checked_device, positive, whole_number
+from staq.experiments import backends, plans, random_policy, status
+from staq.experiments.plans import Experiment
+from staq.experiments.record import Planned, begun_with, found_runs, load_request, plan, save_request
 
 
-def add_experiment_commands(commands: Any) -> None:
+def add_command(commands: Any) -> None:
     """``staq experiment list | show | run | status | report``"""
     experiment = commands.add_parser("experiment", help="every figure and table of the paper, at any scale")
     parts = experiment.add_subparsers(required=True, metavar="PART")
@@ -64,12 +64,12 @@ def add_experiment_commands(commands: Any) -> None:
 
 
 def experiment_list(options: argparse.Namespace) -> None:
-    for experiment in map(experiments.load, experiments.names()):
+    for experiment in map(plans.load, plans.names()):
         print(f"{experiment.name:14} {experiment.paper:36} {experiment.title}")
 
 
 def experiment_show(options: argparse.Namespace) -> None:
-    experiment = experiments.load(options.name)
+    experiment = plans.load(options.name)
     print(f"{experiment.title} ({experiment.paper})")
     runs = "rounds, timed" if experiment.timed else f"seeds of {experiment.timesteps:,} steps"
     print(f"{experiment.seeds} {runs}, on {', '.join(experiment.environments)}")
@@ -80,7 +80,7 @@ def experiment_show(options: argparse.Namespace) -> None:
 
 def experiment_run(options: argparse.Namespace) -> None:
     runs, out, request = _planned(options, whole=False)
-    experiment = experiments.load(options.name)
+    experiment = plans.load(options.name)
     if experiment.timed and options.backend != "local":
         raise ValueError(
             f"{options.name} is timed, with this machine to itself: leave out --backend {options.backend}."
@@ -99,7 +99,7 @@ def experiment_run(options: argparse.Namespace) -> None:
         return
     left = backends.prepare(runs, options.line)
     save_request(out, options.name, request)
-    if not left and not luck.seconds_left(experiment.sticky_rates, _longest(runs), out):
+    if not left and not random_policy.seconds_left(experiment.sticky_rates, _longest(runs), out):
         return
     try:
         ended = _carry_out(options, experiment, runs, left, out)
@@ -119,7 +119,7 @@ def _estimate(options: argparse.Namespace, experiment: Experiment, runs: list[Pl
     left = [run for run in runs if run.state != "finished"]
     steps = sum(run.config.timesteps - run.steps_done for run in left)
     seconds = status.seconds_left(runs, options.processes if options.backend == "local" else 1)
-    seconds += luck.seconds_left(experiment.sticky_rates, _longest(runs), out)
+    seconds += random_policy.seconds_left(experiment.sticky_rates, _longest(runs), out)
     return (
         f"{options.name}: {len(left)} of {len(runs)} runs to go, {steps:,} environment steps, about "
         f"{status.in_words(seconds)}{'' if options.backend == 'local' else ' of one process'} → {out}"
@@ -161,7 +161,9 @@ def _carry_out(
                 problems = backends.local(left, options.processes, report)
             for problem in problems:
                 tqdm.write(problem)
-        luck.count(experiment.environments[0], experiment.sticky_rates, _longest(runs), out, bar.set_description)
+        random_policy.count(
+            experiment.environments[0], experiment.sticky_rates, _longest(runs), out, bar.set_description
+        )
         report()
     return options.backend != "slurm"
 
@@ -179,11 +181,11 @@ def experiment_status(options: argparse.Namespace) -> None:
 
 
 def experiment_report(options: argparse.Namespace) -> None:
-    from staq.reports import write
+    from staq.experiments.reports import write
 
     runs, out, _ = _planned(options, whole=True)
     with tqdm(desc="report", unit=" parts") as bar:
-        page = write(experiments.load(options.name), runs, out, bar.update)
+        page = write(plans.load(options.name), runs, out, bar.update)
     print(page)
 
 
@@ -197,7 +199,7 @@ def _planned(options: argparse.Namespace, whole: bool) -> tuple[list[Planned], P
 
     :param whole: everything that was ever asked for or lies there, rather than what is asked for now
     """
-    experiment = experiments.load(options.name)
+    experiment = plans.load(options.name)
     out = options.out or Path("experiments") / options.name
     earlier = load_request(out)
     if earlier and earlier["experiment"] != options.name:

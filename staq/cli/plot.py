@@ -1,7 +1,8 @@
-"""Learning curves from the rows of runs."""
+"""``staq plot``: learning curves from the rows of runs."""
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 from collections import defaultdict
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from staq.evaluation import Evaluation, read_rows
-from staq.presets import defaults
-from staq.runs import Config
+from staq.cli.presets import defaults
+from staq.cli.rollouts import Evaluation, read_rows
+from staq.cli.runs import Config
+from staq.registry import ALGORITHMS
 
 # Okabe and Ito's colours, which stay apart for the colour-blind and in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -28,17 +30,20 @@ STYLES = [
 Kind = tuple[tuple[str, str], ...]
 
 
-TITLES = {
-    "exact-pmd": "exact PMD",
-    "ac-nokl": "AC-NoKL (SAC)",
-    "ac-mproj": "AC-MProj (ECPO)",
-    "ac-directopt": "AC-DirectOpt (MDPO)",
-    "natgrad": "NatGrad + LS (TRPO)",
-    "dqn": "DQN",
-    "m-dqn": "M-DQN",
-    "ppo": "PPO",
-    "trpo": "TRPO",
-}
+def add_command(commands: Any) -> None:
+    """``staq plot``"""
+    command = commands.add_parser("plot", help="learning curves of one or more runs")
+    command.set_defaults(command=plot)
+    command.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    command.add_argument("--out", type=Path, default=Path("learning_curves.png"))
+    command.add_argument("--mode", choices=["greedy", "stochastic"], default="greedy")
+    command.add_argument("--apart", action="store_true", help="a panel for each kind of run, not for each environment")
+
+
+def plot(options: argparse.Namespace) -> None:
+    for line in learning_curves(options.runs, options.out, options.mode, options.apart):
+        print(line)
+    print(options.out)
 
 
 def learning_curves(runs: list[Path], out: Path, mode: str = "greedy", apart: bool = False) -> list[str]:
@@ -156,8 +161,8 @@ def labels_of(kinds: list[dict[str, str]]) -> list[str]:
     """A name for each kind of run: its algorithm, and whatever tells it from others of the same algorithm."""
     labels = []
     for kind in kinds:
-        relatives = [other for other in kinds if _title(other) == _title(kind)]
-        differing = [name for name in sorted(kind) if len({other[name] for other in relatives}) > 1]
+        siblings = [other for other in kinds if _title(other) == _title(kind)]
+        differing = [name for name in sorted(kind) if len({other[name] for other in siblings}) > 1]
         labels.append(", ".join([_title(kind), *(f"{name}={kind[name]}" for name in differing)]))
     return labels
 
@@ -165,4 +170,4 @@ def labels_of(kinds: list[dict[str, str]]) -> list[str]:
 def _title(kind: dict[str, str]) -> str:
     if kind["algo"] == "staq" and kind["memory_size"] != "None":
         return f"StaQ M={kind['memory_size']}"
-    return TITLES["exact-pmd" if kind["algo"] == "staq" else kind["algo"]]
+    return ALGORITHMS["exact-pmd" if kind["algo"] == "staq" else kind["algo"]].title

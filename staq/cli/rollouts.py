@@ -16,9 +16,8 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.type_aliases import PolicyPredictor
 from stable_baselines3.common.vec_env import VecEnv
 
-from staq.algorithm import PolicyMirrorDescent
-from staq.rivals.checkpoint import save_parameters
-from staq.rivals.player import Player
+from staq.baselines.sb3_policy import SB3Policy, save_parameters
+from staq.loop import PolicyMirrorDescent
 
 ROWS, SB3_ROWS = "evaluations.csv", "evaluations.npz"
 
@@ -131,7 +130,7 @@ class Evaluations(BaseCallback):
         seed = int(np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)[0])
         seconds = self.seconds_before + (time.time_ns() - self.model.start_time) / 1e9
         greedy = np.arange(self.env.num_envs) < self.env.num_envs // 2
-        played = play(player_of(self.model), self.env, self.env.num_envs, greedy, seed)
+        played = play(policy_of(self.model), self.env, self.env.num_envs, greedy, seed)
         rows = []
         for mode, environments in (("greedy", greedy), ("stochastic", ~greedy)):
             chosen = environments[played.played_by]
@@ -165,9 +164,9 @@ class Evaluations(BaseCallback):
             save_policy(self.model, self.folder / "best_model")
 
 
-def player_of(model: BaseAlgorithm) -> SamplingPolicy:
+def policy_of(model: BaseAlgorithm) -> SamplingPolicy:
     """What plays for a model: our policies themselves, SB3's models with their exploration."""
-    return model.policy if isinstance(model, PolicyMirrorDescent) else Player(model)
+    return model.policy if isinstance(model, PolicyMirrorDescent) else SB3Policy(model)
 
 
 def save_policy(model: BaseAlgorithm, folder: Path) -> None:

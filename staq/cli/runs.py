@@ -4,7 +4,7 @@ config.json        what was run: environment, preset, hyperparameters, seed, ver
 progress.csv       one line per iteration, under SB3's tags (and the same for TensorBoard)
 monitor.csv        one line per training episode
 evaluations.csv    one row per evaluation and mode; evaluations.npz has SB3's format
-checkpoints/       to resume exactly (staq.checkpoint)
+checkpoints/       to resume exactly (staq.storage.checkpoint)
 model/             the final policy, exported; best_model/ the best of the evaluations
 learning_curve.png
 """
@@ -16,47 +16,36 @@ import importlib.metadata
 import io
 import json
 import platform
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
-import gymnasium
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import CSVOutputFormat, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.monitor import ResultsWriter
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
-from tqdm import tqdm
+from stable_baselines3.common.vec_env import VecEnv
 
-from staq import presets
-from staq.actions import BoundaryActions
-from staq.algorithm import PolicyMirrorDescent
-from staq.arguments import checked_device
-from staq.checkpoint import Checkpoints, newest_state, resume
-from staq.envs import mujoco
-from staq.evaluation import Evaluations, play, player_of, read_rows, save_policy
-from staq.family import FAMILY
-from staq.rivals import RIVALS
-from staq.rivals import build as build_rival
-from staq.rivals.checkpoint import RivalCheckpoints, load_parameters, resume_rival
-from staq.rivals.player import Player
+from staq import baselines
+from staq.baselines.sb3_policy import SB3Policy, load_parameters
+from staq.cli import presets
+from staq.cli.options import checked_device
+from staq.cli.progress import Interrupt, Progress
+from staq.cli.rollouts import Evaluations, play, policy_of, read_rows, save_policy
+from staq.envs.make import make_envs
+from staq.hyperparameters import chosen
+from staq.registry import ALGORITHMS
+from staq.storage.atomic_files import locked, replace_text
+from staq.storage.checkpoint import Checkpoints, newest_state, resume
 from staq.version import __version__
-from staq.whole_files import locked, replace_text
-
-EXTRA_OF = {"MinAtar": "minatar", "Box2D": "box2d", "box2d": "box2d", "mujoco": "mujoco", "MuJoCo": "mujoco"}
 
 DEFAULT_EPISODES = 10
 """Per evaluation and mode."""
-RIVALS_SAVE_EVERY = 5000
+BASELINES_SAVE_EVERY = 5000
 """Environment steps between two checkpoints of an algorithm that has no iterations of ours."""
-PROGRESS_EVERY = 200
-"""Environment steps between two looks at the progress bar."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +110,7 @@ def configured(
     actions: str | None = None,
 ) -> Config:
     """A run by a preset, but for what is said otherwise."""
+    chosen("algorithm", algo, ALGORITHMS)
     if algo not in preset.algorithms:
         raise ValueError(f"The preset {preset.name} is for {', '.join(preset.algorithms)}, not for {algo}.")
     hyperparameters = preset.hyperparameters | (overrides or {})
@@ -171,28 +161,6 @@ def _commit() -> str | None:
         return None
 
 
-def make_envs(env_id: str, n_envs: int, actions: str | None = None) -> VecMonitor:
-    """Environments with their returns counted."""
-    return VecMonitor(DummyVecEnv([lambda: make_env(env_id, actions)] * n_envs))
-
-
-def make_env(env_id: str, actions: str | None = None, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """One environment; a missing extra, an unknown name or actions of another kind are a clear error."""
-    try:
-        options = mujoco.options_for(env_id, filmed=render_mode is not None)
-        # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
-        env = gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **options)
-    except gymnasium.error.DependencyNotInstalled as error:
-        extra = next((name for word, name in EXTRA_OF.items() if word in str(error)), None)
-        hint = f" Install it with: pip install 'staq[{extra}]'" if extra else ""
-        raise ModuleNotFoundError(f"{env_id} needs a package that is not installed ({error}).{hint}") from error
-    except gymnasium.error.Error as error:
-        raise ValueError(f"The environment {env_id!r} cannot be made: {error}") from error
-    if actions is not None and not isinstance(env.action_space, gymnasium.spaces.Box):
-        raise ValueError(f"{env_id} has finite actions ({env.action_space}): leave out --actions {actions}.")
-    return BoundaryActions(env) if actions == "boundary" else env
-
-
 def train(
     config: Config, folder: Path, command: str, resuming: bool = False, wandb_project: str | None = None
 ) -> tuple[BaseAlgorithm, bool]:
@@ -219,9 +187,9 @@ def train(
         checkpoints.mkdir(exist_ok=True)
         closing.enter_context(locked(checkpoints / ".lock", wait=False))
         if resuming:
-            counters = newest_state(checkpoints)["counters"]
-            step = counters["num_timesteps"]
-            _cut_logs(folder, step, counters["_episode_num"])
+            state = newest_state(checkpoints)
+            step = state["num_timesteps"]
+            _cut_logs(folder, step, state["episodes_ended"])
         if not resuming or Config.load(folder) != config:
             config.save(folder, command)
         env.results_writer = ResultsWriter(
@@ -229,10 +197,8 @@ def train(
             header={"t_start": env.t_start, "env_id": config.env},
             override_existing=not resuming,
         )
-        if resuming and isinstance(model, PolicyMirrorDescent):
+        if resuming:
             resume(model, checkpoints)
-        elif resuming:
-            resume_rival(model, checkpoints)
         logger = _logger(folder, append=resuming)
         closing.callback(logger.close)
         model.set_logger(logger)
@@ -240,9 +206,8 @@ def train(
         if resuming or begin_again:
             evaluations.resume_at(step)
         interrupt = closing.enter_context(Interrupt())
-        saving: BaseCallback = Checkpoints(checkpoints)
-        if config.algo in RIVALS:
-            saving = RivalCheckpoints(checkpoints, RIVALS_SAVE_EVERY, lambda: interrupt.requested)
+        every = 1 if ALGORITHMS[config.algo].ours else BASELINES_SAVE_EVERY
+        saving = Checkpoints(checkpoints, every, asked=lambda: interrupt.requested)
         model.learn(
             config.timesteps - model.num_timesteps,
             callback=[evaluations, saving, Progress(config), interrupt],
@@ -255,7 +220,7 @@ def train(
 
 def _ended_before_its_first_checkpoint(config: Config, folder: Path) -> bool:
     """Such a run left nothing to resume and begins again; one whose checkpoints were taken away does not."""
-    first = config.hyperparameters.get("policy_update_interval", RIVALS_SAVE_EVERY)
+    first = config.hyperparameters.get("policy_update_interval", BASELINES_SAVE_EVERY)
     # Twice, since the rollouts of PPO and TRPO do not end where checkpoints are due.
     short = all(row.timesteps <= 2 * first for row in read_rows(folder))
     return short and not any((folder / "checkpoints").glob("state-*.pt"))
@@ -263,101 +228,32 @@ def _ended_before_its_first_checkpoint(config: Config, folder: Path) -> bool:
 
 def build(config: Config, env: VecEnv) -> BaseAlgorithm:
     """The model that a configuration describes."""
-    if config.algo in FAMILY:
-        algorithm = FAMILY[config.algo]
-        return algorithm(config.policy, env, seed=config.seed, device=config.device, **config.hyperparameters)
+    record = ALGORITHMS[config.algo]
+    if record.ours:
+        model: BaseAlgorithm = record.load()(
+            config.policy, env, seed=config.seed, device=config.device, **config.hyperparameters
+        )
+        return model
     if config.actions == "factored":
         raise ValueError(f"{config.algo} has no factored actions: use --actions boundary.")
-    return build_rival(
+    return baselines.build(
         config.algo, config.policy, env, config.hyperparameters, config.timesteps, config.seed, config.device
     )
 
 
-def trained_player(config: Config, folder: Path) -> Player:
-    """The rival whose parameters a run saved in ``folder``."""
+def trained_baseline(config: Config, folder: Path) -> SB3Policy:
+    """The baseline whose parameters a run saved in ``folder``."""
     model = build(config, make_envs(config.env, 1, config.actions))
     load_parameters(model, folder)
-    return Player(model)
+    return SB3Policy(model)
 
 
 def final_evaluation(model: BaseAlgorithm, config: Config, episodes: int) -> tuple[float, float]:
     """Greedy mean and minimum over fresh episodes."""
     env = make_envs(config.env, min(episodes, 20), config.actions)
-    returns = play(player_of(model), env, episodes, greedy=True, seed=config.seed + 1_000_003).returns
+    returns = play(policy_of(model), env, episodes, greedy=True, seed=config.seed + 1_000_003).returns
     env.close()
     return float(returns.mean()), float(returns.min())
-
-
-class Progress(BaseCallback):
-    """One bar: steps, return, entropy, steps per second and time left."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.shown = 0
-
-    def _on_training_start(self) -> None:
-        self.bar = tqdm(
-            total=self.config.timesteps,
-            initial=self.num_timesteps,
-            unit=" steps",
-            unit_scale=True,
-            dynamic_ncols=True,
-            desc=self.config.env,
-            smoothing=0.1,
-        )
-
-    def _on_step(self) -> bool:
-        return True
-
-    def _on_rollout_start(self) -> None:
-        if self.num_timesteps >= self.shown + PROGRESS_EVERY:
-            self._show()
-
-    def _on_training_end(self) -> None:
-        self._show()
-        self.bar.close()
-
-    def _show(self) -> None:
-        self.shown = self.num_timesteps
-        shown = {}
-        if self.model.ep_info_buffer:
-            episodes = [episode["r"] for episode in self.model.ep_info_buffer]
-            shown["return"] = f"{sum(episodes) / len(episodes):.1f}"
-        entropy = getattr(self.model, "policy_entropy", None)
-        if entropy is not None:
-            shown["entropy"] = f"{entropy:.2f}"
-        self.bar.set_postfix(shown, refresh=False)
-        self.bar.update(min(self.num_timesteps, self.config.timesteps) - self.bar.n)
-
-
-class Interrupt(BaseCallback):
-    """Turns Ctrl-C into a stop at the end of the iteration; a second one stops at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requested = self.stopped = False
-
-    def __enter__(self) -> Self:
-        self.previous = {s: signal.signal(s, self._request) for s in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
-
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-        tqdm.write("\nStopping after this iteration, with a checkpoint. Press Ctrl-C again to stop at once.")
-
-    def _on_rollout_start(self) -> None:
-        self.stopped = self.requested
-
-    def _on_step(self) -> bool:
-        # Only the first step of an iteration stops the run: the checkpoint of the one before is written by then.
-        return not self.stopped
 
 
 def _logger(folder: Path, append: bool) -> Logger:

@@ -1,4 +1,4 @@
-"""A film of a policy at play, with the probabilities of its actions beside the game."""
+"""A video of a policy at play, with the probabilities of its actions beside the game."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from tqdm import tqdm
 
-from staq.actions import Coding
+from staq.actions import ActionCodec
+from staq.baselines.sb3_policy import SB3Policy
+from staq.envs.make import make_env
 from staq.policies import StaQPolicy
-from staq.rivals.player import Player
-from staq.runs import make_env
 
 PANEL_WIDTH, HEIGHT = 240, 320
 MOST_ROWS = 28
@@ -28,8 +28,8 @@ ACTION_NAMES = {
 }
 
 
-def film(
-    policy: StaQPolicy | Player,
+def record_video(
+    policy: StaQPolicy | SB3Policy,
     env_id: str,
     actions: str | None,
     out: Path,
@@ -41,7 +41,7 @@ def film(
     if out.suffix not in (".mp4", ".gif"):
         raise ValueError(f"{out} must end in .mp4 or .gif.")
     env = make_env(env_id, actions, render_mode="rgb_array")
-    names = _action_names(env, env_id, policy.coding)
+    names = _action_names(env, env_id, policy.codec)
     fps = int(env.metadata.get("render_fps") or 30)
     options = {"fps": fps, "macro_block_size": 2} if out.suffix == ".mp4" else {"duration": 1000 / fps, "loop": 0}
     scores = []
@@ -53,12 +53,12 @@ def film(
             while not ended:
                 action, _ = policy.predict(obs, deterministic=greedy)
                 picture, width = _canvas(_frame(env), score)
-                if policy.coding is not None:
-                    probabilities, chosen = policy.action_probabilities(obs), policy.coding.choices(action)[0]
+                if policy.codec is not None:
+                    probabilities, chosen = policy.action_probabilities(obs), policy.codec.indices(action)[0]
                     if len(names) == 1:
                         _bars(picture, width, probabilities, names[0], int(chosen))
                     else:
-                        _strips(picture, width, np.split(probabilities, policy.coding.factors.first[1:]), names, chosen)
+                        _strips(picture, width, np.split(probabilities, policy.codec.factors.first[1:]), names, chosen)
                 writer.append_data(np.asarray(picture))
                 progress.update()
                 obs, reward, terminated, truncated, _ = env.step(action)
@@ -125,10 +125,10 @@ def _font(size: int) -> Any:
     return ImageFont.load_default(size=size)
 
 
-def _action_names(env: gymnasium.Env, env_id: str, coding: Coding | None) -> list[list[str]]:
+def _action_names(env: gymnasium.Env, env_id: str, codec: ActionCodec | None) -> list[list[str]]:
     """Words for the choices of each part."""
     meanings = getattr(env, "get_action_meanings", None) or getattr(env.unwrapped, "get_action_meanings", None)
     known = list(meanings()) if meanings is not None else ACTION_NAMES.get(env_id, [])
-    if coding is not None and coding.factors.sizes != (len(known),):
-        return coding.labels()  # those words are for other actions
+    if codec is not None and codec.factors.sizes != (len(known),):
+        return codec.labels()  # those words are for other actions
     return [known]

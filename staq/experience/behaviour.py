@@ -33,12 +33,12 @@ class Behaviour:
         self.generator = generator
         self.rate = torch.full((n_envs,), float(sticky_rate), device=generator.device)
         self.factors = factors
-        choices = (n_envs,) if factors.single else (n_envs, len(factors.sizes))
-        self.held_action = torch.zeros(choices, dtype=torch.long, device=generator.device)
+        indices = (n_envs,) if factors.single else (n_envs, len(factors.sizes))
+        self.held_action = torch.zeros(indices, dtype=torch.long, device=generator.device)
         self.steps_left = torch.zeros(n_envs, dtype=torch.long, device=generator.device)
 
     def act(self, logits: torch.Tensor) -> torch.Tensor:
-        """Choices [n_envs], or [n_envs, D] of several parts, for the environments' current logits [n_envs, A]."""
+        """Draw action indices for the environments' logits. [n_envs, A] → [n_envs], or [n_envs, D] of several parts"""
         drawn = self.factors.draw(self._probabilities(logits), self.generator)
         if not self.sticky:
             return drawn

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,48 +11,63 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
-from staq.actions import Factors
+from staq.experience.accumulated_logits import Accumulate, AccumulatedLogits
+from staq.experience.states import States
+from staq.networks.architecture import Architecture
+from staq.networks.chunks import chunks
 
-# Rows per pass over the whole replay: large enough for full speed, small enough for the cache.
-PIECE = 256
+if TYPE_CHECKING:
+    from staq.policies import StaQPolicy
+    from staq.policy_improvement.improvement import LogitsChange
 
 
 class Replay(ReplayBuffer):
     """A ring of single transitions on the training device, in the environment's own types.
 
     Unlike SB3's buffer it draws from its own generator, fills up to exactly ``buffer_size`` for any number of
-    environments, and keeps ``terminated`` apart from ``truncated``. Observations are kept as the policy saw
-    them: under VecNormalize that is normalised, by the statistics of their time. Beside them is what the networks
-    want of them, where that is something else.
-
-    :param kept: what the networks want of observations, ``Architecture.kept``
+    environments, and keeps ``terminated`` apart from ``truncated``. Observations are stored as the policy saw
+    them: under VecNormalize that is normalised, by the statistics of their time. Beside them are the networks'
+    ``features`` of them, where those are something else, and the accumulated logits of the next states.
     """
+
+    TRANSITION = ("observations", "next_observations", "actions", "rewards", "terminated")
+    """What is written once per transition, and never changes."""
 
     def __init__(
         self,
         buffer_size: int,
         observation_space: spaces.Space,
         action_space: spaces.Space,
-        factors: Factors,
+        architecture: Architecture,
         generator: torch.Generator,
         n_envs: int = 1,
-        kept: Callable[[torch.Tensor], torch.Tensor] = lambda obs: obs,
     ) -> None:
+        # Not ReplayBuffer's: it allocates arrays of another layout.
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, generator.device, n_envs)
         self.generator = generator
-        self.make_kept = kept
+        self.architecture = architecture
         self.observations: Any
         self.next_observations: Any
+        self.features: Any
+        self.next_features: Any
+        factors = architecture.factors
         self._allocate_observations(self.to_torch(np.zeros((), dtype=observation_space.dtype)).dtype)
-        choices = (buffer_size,) if factors.single else (buffer_size, len(factors.sizes))
-        self.actions: Any = torch.zeros(choices, dtype=torch.long, device=self.device)
+        indices = (buffer_size,) if factors.single else (buffer_size, len(factors.sizes))
+        self.actions: Any = torch.zeros(indices, dtype=torch.long, device=self.device)
         self.rewards: Any = torch.zeros(buffer_size, device=self.device)
         self.terminated = torch.zeros(buffer_size, dtype=torch.bool, device=self.device)
-        # float64: sums of thousands, of which the policy sees differences of one (c of the cost model)
-        self.accumulated = torch.zeros(buffer_size, factors.n_outputs, dtype=torch.float64, device=self.device)
-        # Rows whose next state has not been evaluated by the policy yet.
-        self.pending = torch.zeros(buffer_size, dtype=torch.bool, device=self.device)
-        self.last_rows = torch.zeros(n_envs, dtype=torch.long, device=self.device)
+        self.accumulated = AccumulatedLogits(buffer_size, factors.n_outputs, generator.device)
+        self._forget_last_step(n_envs)
+
+    # ------------------------------------------------------------------ while collecting
+
+    def see(self, accumulated: torch.Tensor) -> None:
+        """Files what the policy accumulated for the states it acts on now: the next states of the last step.
+
+        Where an episode has ended they are not, and that row stays pending.
+        """
+        known = self._continuing & self.accumulated.pending[self.last_rows]
+        self.accumulated.store(self.last_rows[known], accumulated[known])
 
     def add(
         self,
@@ -63,7 +78,7 @@ class Replay(ReplayBuffer):
         done: np.ndarray,
         infos: list[dict[str, Any]],
     ) -> None:
-        """One transition per environment. ``action`` is choices; SB3's infos tell truncation from termination."""
+        """Stores a transition per environment. ``action`` is indices; SB3's infos tell truncation from termination."""
         n, obs, next_obs = len(reward), self.to_torch(obs), self.to_torch(next_obs)
         if self.size() == 0 and obs.dtype != self.observations.dtype:
             self._allocate_observations(obs.dtype)  # VecNormalize returns floats whatever its space says
@@ -71,33 +86,52 @@ class Replay(ReplayBuffer):
         rows = (self.pos + torch.arange(n, device=self.device)) % self.buffer_size
         self.observations[rows] = obs = obs.reshape(n, *self.obs_shape)
         self.next_observations[rows] = next_obs = next_obs.reshape(n, *self.obs_shape)
-        if self.kept is not self.observations:
-            self.kept[rows], self.next_kept[rows] = self.make_kept(obs), self.make_kept(next_obs)
+        if self.features is not self.observations:
+            make = self.architecture.features
+            self.features[rows], self.next_features[rows] = make(obs), make(next_obs)
         self.actions[rows] = self.to_torch(action).long()
         self.rewards[rows] = self.to_torch(reward).float()
         self.terminated[rows] = self.to_torch(done & ~truncated)
-        self.pending[rows] = True
-        self.last_rows = rows
+        self.accumulated.expect(rows)
+        self.last_rows, self._continuing = rows, self.to_torch(~done)
         self.full = self.full or self.pos + n >= self.buffer_size
         self.pos = (self.pos + n) % self.buffer_size
 
-    def set_accumulated(self, rows: torch.Tensor, accumulated: torch.Tensor) -> None:
-        """Files what the policy accumulated for the next states of ``rows``."""
-        self.accumulated[rows] = accumulated
-        self.pending[rows] = False
+    def complete(self, accumulate: Accumulate) -> None:
+        """Evaluates the next states that nobody acted on."""
+        self.accumulated.complete(accumulate, self.next_observations)
 
-    def pending_rows(self) -> torch.Tensor:
-        return self.pending.nonzero().squeeze(-1)
-
-    def filled_rows(self) -> Iterator[slice]:
-        """All stored rows, in pieces."""
-        size = self.size()
-        return (slice(start, min(start + PIECE, size)) for start in range(0, size, PIECE))
+    # ------------------------------------------------------------------ while learning
 
     def draw(self, n_batches: int, batch_size: int) -> torch.Tensor:
         """Rows of uniformly drawn transitions, with replacement. → [n_batches, batch_size]"""
         shape = (n_batches, batch_size)
         return torch.randint(self.size(), shape, generator=self.generator, device=self.device)
+
+    def states(self, policy: StaQPolicy, batch_size: int) -> States:
+        """Every stored state, for a policy improvement."""
+        features, obs = self.features[: self.size()], self.observations[: self.size()]
+        return States(
+            features,
+            partial(policy.mean_q, features),
+            lambda: policy.log_policy(policy.improvement.accumulated(obs)).float(),
+            partial(self.draw, batch_size=batch_size),
+        )
+
+    def current_accumulated(self) -> torch.Tensor:
+        """c_k of every stored next state: the states on which the policy's movement is measured. [n, A]"""
+        return self.accumulated.values[: self.size()]
+
+    def follow(self, change: LogitsChange | None, accumulate: Accumulate) -> None:
+        """Follows a policy update; one that no change describes costs a full evaluation."""
+        if change is None:
+            self.recompute(accumulate)
+        else:
+            self.accumulated.follow(change, self.next_features[: self.size()], self.architecture)
+
+    def recompute(self, accumulate: Accumulate) -> None:
+        """Evaluates every stored next state anew: the policy is another one."""
+        self.accumulated.recompute(accumulate, self.next_observations[: self.size()])
 
     def sample(self, batch_size: int, env: Any = None) -> ReplayBufferSamples:
         """A batch as SB3's buffers give it."""
@@ -120,23 +154,22 @@ class Replay(ReplayBuffer):
         shape = (self.buffer_size, *self.obs_shape)
         self.observations = torch.zeros(shape, dtype=dtype, device=self.device)
         self.next_observations = torch.zeros(shape, dtype=dtype, device=self.device)
-        self.remake_kept()
+        self.remake_features()
 
-    def remake_kept(self) -> None:
+    def remake_features(self) -> None:
         """Follows observations that were not added one by one."""
-        one = self.observations[:1]
-        of_one = self.make_kept(one)
+        one, make = self.observations[:1], self.architecture.features
+        of_one = make(one)
         if of_one is one:
-            self.kept, self.next_kept = self.observations, self.next_observations
+            self.features, self.next_features = self.observations, self.next_observations
             return
         shape = (self.buffer_size, *of_one.shape[1:])
-        self.kept, self.next_kept = (of_one.new_zeros(shape) for _ in range(2))
-        for rows in self.filled_rows():
-            self.kept[rows] = self.make_kept(self.observations[rows])
-            self.next_kept[rows] = self.make_kept(self.next_observations[rows])
+        self.features, self.next_features = (of_one.new_zeros(shape) for _ in range(2))
+        for rows in chunks(self.size(), self.device):
+            self.features[rows] = make(self.observations[rows])
+            self.next_features[rows] = make(self.next_observations[rows])
 
-    TRANSITION = ("observations", "next_observations", "actions", "rewards", "terminated")
-    """What is written once per transition, and never changes."""
+    # ------------------------------------------------------------------ files
 
     def newest(self, n: int) -> dict[str, torch.Tensor]:
         """The last n transitions, oldest first."""
@@ -144,15 +177,21 @@ class Replay(ReplayBuffer):
         return {name: getattr(self, name)[rows] for name in self.TRANSITION}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("make_kept", "kept", "next_kept")}
+        """Without what can be made anew."""
+        made = ("architecture", "features", "next_features")
+        return {name: value for name, value in vars(self).items() if name not in made}
 
-    def adopt(self, generator: torch.Generator, n_envs: int, kept: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def adopt(self, generator: torch.Generator, n_envs: int, architecture: Architecture) -> None:
         """Makes an unpickled replay draw from the given generator, on its device, for so many environments."""
         self.generator, self.device, self.n_envs = generator, generator.device, n_envs
         for name, value in self.__dict__.items():
             if isinstance(value, torch.Tensor):
                 setattr(self, name, value.to(self.device))
-        self.pending[:] = False
+        self.accumulated.to(self.device)
+        self._forget_last_step(n_envs)
+        self.architecture = architecture
+        self.remake_features()
+
+    def _forget_last_step(self, n_envs: int) -> None:
         self.last_rows = torch.zeros(n_envs, dtype=torch.long, device=self.device)
-        self.make_kept = kept
-        self.remake_kept()
+        self._continuing = torch.zeros(n_envs, dtype=torch.bool, device=self.device)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from staq.experiments.plan import Planned
+from staq.experiments.record import Planned
 from staq.experiments.worker import AT_WORK, run_in_process
 
 Report = Callable[[], None]

@@ -11,9 +11,9 @@ import torch
 from gymnasium import spaces
 
 from staq.actions import Factors
-from staq.behaviour import Behaviour, BehaviourName
-from staq.runs import make_envs
-from staq.whole_files import replace_text
+from staq.envs.make import make_envs
+from staq.experience.behaviour import Behaviour, BehaviourName
+from staq.storage.atomic_files import replace_text
 
 N_ENVS = 50
 FILE = "luck.csv"

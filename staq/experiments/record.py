@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from staq import presets, timing
-from staq.experiments import Experiment, Variant
-from staq.runs import Config, configured
-from staq.timing import INTERVAL
-from staq.whole_files import replace_text
+from staq.cli import presets
+from staq.cli.runs import Config, configured
+from staq.experiments import timing
+from staq.experiments.plans import Experiment, Variant
+from staq.experiments.timing import INTERVAL
+from staq.storage.atomic_files import replace_text
 
 State = Literal["planned", "begun", "finished", "failed"]
 ERROR = "error.txt"

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from staq.evaluation import read_rows
-from staq.experiments.plan import Planned
+from staq.cli.rollouts import read_rows
+from staq.experiments.record import Planned
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 SHORT_OF_SPACE = 200

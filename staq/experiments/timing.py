@@ -13,13 +13,17 @@ import torch
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 
-from staq import StaQ, presets
-from staq.algorithm import PolicyMirrorDescent
-from staq.family import FAMILY
-from staq.q_networks import ConvMlp, QEnsemble
-from staq.rivals import small_image
-from staq.runs import Config, build, make_envs
-from staq.updates import StackUpdate
+from staq import StaQ
+from staq.baselines.networks import small_image
+from staq.cli import presets
+from staq.cli.runs import Config, build
+from staq.envs.make import make_envs
+from staq.experience.accumulated_logits import Accumulate
+from staq.loop import PolicyMirrorDescent
+from staq.networks.conv_mlp import ConvMlp
+from staq.networks.ensemble import QEnsemble
+from staq.policy_improvement.stack import Stack
+from staq.registry import ALGORITHMS
 
 N_CRITICS, BATCH_SIZE, BUFFER_SIZE, INTERVAL, WINDOW = 2, 256, 50_000, 5000, 200
 """The paper's settings: an iteration is INTERVAL environment steps, a window what lies between two hard copies."""
@@ -34,8 +38,7 @@ def keep_phases(model: PolicyMirrorDescent) -> list[Phases]:
     iterations: list[Phases] = []
 
     def report(log_interval: int | None) -> None:
-        iterations.append(model.phase_seconds)
-        model.phase_seconds = {}
+        iterations.append(model.phases.take())
 
     model.report = report  # type: ignore[method-assign]
     return iterations
@@ -83,17 +86,16 @@ def full_model(
     if algo == "staq":
         settings["memory_size"] = memory_size
     settings = preset.hyperparameters | {"device": "cpu"} | settings | {"gradient_steps": 1, "seed": 0}
-    model = FAMILY[algo](preset.policy, make_envs(env_id, n_envs), **settings)
+    model = ALGORITHMS[algo].load()(preset.policy, make_envs(env_id, n_envs), **settings)
     model.collect(_started(model))
     replay = model.replay
-    for name in (*replay.TRANSITION, "accumulated"):
-        rows = getattr(replay, name)
+    for rows in (*(getattr(replay, name) for name in replay.TRANSITION), replay.accumulated.values):
         rows[:] = rows[torch.arange(len(rows)) % INTERVAL]
     replay.full, replay.pos = True, 0
-    replay.remake_kept()
-    update = model.policy.policy_update
-    if isinstance(update, StackUpdate):
-        stack = update.stack
+    replay.remake_features()
+    improvement = model.policy.improvement
+    if isinstance(improvement, Stack):
+        stack = improvement.stack
         untrained = (QEnsemble(model.policy.architecture, model.n_critics).weights for _ in range(memory_size))
         decay = [model.step_size.beta**age for age in reversed(range(memory_size))]
         stack.restore(memory_size, decay, stack.prefactor, untrained)
@@ -116,10 +118,10 @@ def measured(model: PolicyMirrorDescent, steps: int, samples: int) -> Phases:
     """
     model.policy_update_interval = steps
     assert model.env is not None
-    update, iterations = model.policy.policy_update, keep_phases(model)
+    improvement, iterations = model.policy.improvement, keep_phases(model)
     env = Timed(model.env, "step")
-    pending, n_pending = Timed(model, "_evaluate_pending"), _counted(model)
-    push = Timed(update.stack, "push") if isinstance(update, StackUpdate) else None
+    pending, n_pending = Timed(model.experience, "complete"), _counted(model)
+    push = Timed(improvement.stack, "push") if isinstance(improvement, Stack) else None
     found: list[Phases] = []
     for _ in range(samples + 1):
         model.learn(steps, reset_num_timesteps=False, log_interval=None)
@@ -142,13 +144,13 @@ def measured(model: PolicyMirrorDescent, steps: int, samples: int) -> Phases:
 def _counted(model: PolicyMirrorDescent) -> list[int]:
     """Makes a model keep how many next states each iteration left to be evaluated at its end."""
     counts: list[int] = []
-    evaluate = model._evaluate_pending
+    complete = model.experience.complete
 
-    def counting() -> None:
-        counts.append(len(model.replay.pending_rows()))
-        evaluate()
+    def counting(accumulate: Accumulate) -> None:
+        counts.append(int(model.replay.accumulated.pending.sum()))
+        complete(accumulate)
 
-    model._evaluate_pending = counting  # type: ignore[method-assign]
+    model.experience.complete = counting
     return counts
 
 
@@ -216,7 +218,7 @@ def of_run(config: Config, steps: int = STEPS) -> dict[str, Any]:
         settings = config.hyperparameters | {"device": config.device}
         ours = full_model(config.env, settings.pop("memory_size", 300), config.n_envs, algo=config.algo, **settings)
         # An actor takes thousands of gradient steps per iteration however short that is: one sample of them will do.
-        ms = measured(ours, steps, SAMPLES if isinstance(ours.policy.policy_update, StackUpdate) else 1)
+        ms = measured(ours, steps, SAMPLES if isinstance(ours.policy.improvement, Stack) else 1)
         total = sum(ms.values())
     machine = f"{cpu_name()}, {config.threads} threads, {config.device}"
     return {"total_ms": total, "ms": ms, "peak_gb": peak_memory(), "machine": machine}

@@ -19,9 +19,9 @@ import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 
-from staq.experiments.plan import ERROR, FINISHED, OUTPUT, TIMING
-from staq.runs import Config
-from staq.whole_files import locked, replace_text
+from staq.cli.runs import Config
+from staq.experiments.record import ERROR, FINISHED, OUTPUT, TIMING
+from staq.storage.atomic_files import locked, replace_text
 
 STOPPED = (2, -signal.SIGINT, -signal.SIGTERM)
 """Exit codes of a worker that was asked to stop: after its iteration, or before it could listen."""
@@ -30,7 +30,8 @@ AT_WORK: set[subprocess.Popen[bytes]] = set()
 
 
 def main() -> int:
-    from staq import runs, timing
+    from staq.cli import runs
+    from staq.experiments import timing
 
     folder, timed = Path(sys.argv[1]), "timed" in sys.argv[2:]
     try:

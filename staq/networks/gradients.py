@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import nn
 
-from staq import kernels
-from staq.q_networks import ConvMlp, QEnsemble
+from staq.networks import kernels
+from staq.networks.conv_mlp import ConvMlp
+from staq.networks.ensemble import QEnsemble
 
 
 class Backpropagation(Protocol):
     """Two halves of a gradient step; what lies between them, the loss, is up to the caller."""
 
-    def forward(self, kept: torch.Tensor) -> torch.Tensor:
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Outputs of each network, without a graph; valid until the next call. [B, ...] → [E, A, B]
 
-        :param kept: what the architecture keeps of B observations
+        :param features: of B observations, ``Architecture.features``
         """
 
     def backward(self, error: torch.Tensor) -> None:
@@ -39,15 +41,30 @@ def backpropagation(ensemble: QEnsemble, batch_size: int) -> Backpropagation:
     return Autograd(ensemble)
 
 
+def differentiate(
+    loss: Callable[[torch.Tensor], torch.Tensor], networks: Backpropagation, features: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fills every ``.grad`` with the gradient of a loss of the outputs. → the loss, and the outputs [E, A, B]
+
+    The loss is differentiated by autograd, which is cheap for so few numbers, and the networks by what is fastest.
+    """
+    outputs = networks.forward(features).requires_grad_()
+    with torch.enable_grad():
+        value = loss(outputs)
+    (error,) = torch.autograd.grad(value, outputs)
+    networks.backward(error)
+    return value.detach(), outputs.detach()
+
+
 class Autograd:
     """What every other has to equal."""
 
     def __init__(self, ensemble: QEnsemble) -> None:
         self.ensemble = ensemble
 
-    def forward(self, kept: torch.Tensor) -> torch.Tensor:
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
-            self.outputs = self.ensemble.architecture.q_of_kept(self.ensemble.weights, kept)
+            self.outputs = self.ensemble.architecture.q_of_features(self.ensemble.weights, features)
         return self.outputs.detach()
 
     def backward(self, error: torch.Tensor) -> None:
@@ -67,14 +84,14 @@ class ClosedForm:
         assert isinstance(ensemble.architecture, ConvMlp)
         self.architecture = ensemble.architecture
         positions = self.architecture.first_size
-        self.n_pieces = math.prod(positions)
+        self.n_chunks = math.prod(positions)
         inputs = next((size[0] for size in self.architecture.trunk_shapes.values()), self.architecture.hidden_size)
         n_batches = 1 if shared else len(ensemble.weights["output.bias"])
         self.rows = torch.empty(n_batches, batch_size, *positions, inputs, device=ensemble.device)
         layers: list[HiddenLayer] = []
         seen = self.rows
         for name in ensemble.architecture.trunk_shapes:
-            layers.append(_layer(ensemble, name, seen, self.n_pieces))
+            layers.append(_layer(ensemble, name, seen, self.n_chunks))
             seen = layers[-1].activation
         self.layers = layers
         self.weight, bias, self.weight_grad, self.bias_grad = _with_gradient(ensemble, "output")
@@ -84,13 +101,13 @@ class ClosedForm:
         self.outputs = bias.new_empty(*bias.shape, batch_size)
 
     @torch.no_grad()
-    def forward(self, kept: torch.Tensor) -> torch.Tensor:
-        if kept.dtype == torch.bool and kept.dim() == 2:  # bits become floats on their way into the rows, if they do
-            return self.forward_prepared(kept.view(torch.uint8).view_as(self.rows))
-        return self.forward_prepared(self.architecture.prepared(kept).view_as(self.rows))
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        if features.dtype == torch.bool and features.dim() == 2:  # bits become floats in the rows, if they ever do
+            return self.forward_inputs(features.view(torch.uint8).view_as(self.rows))
+        return self.forward_inputs(self.architecture.inputs(features).view_as(self.rows))
 
     @torch.no_grad()
-    def forward_prepared(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward_inputs(self, rows: torch.Tensor) -> torch.Tensor:
         """The same from what the first layer multiplies. [1, B, ...], or a batch for each [E, B, ...] → [E, A, B]"""
         first = self.layers[0] if self.layers else None
         if isinstance(first, BitConvolution):
@@ -99,7 +116,7 @@ class ClosedForm:
             self.rows.copy_(rows)
         for layer in self.layers:
             layer.forward()
-        return torch.baddbmm(self.bias_column, self.weight, self.hidden_as_columns, out=self.outputs)
+        return torch.baddbmm(self.bias_column, self.weight, self.hidden_as_columns, out=self.outputs).detach()
 
     @torch.no_grad()
     def backward(self, error: torch.Tensor) -> None:
@@ -145,9 +162,9 @@ class HiddenLayer:
 class Convolution(HiddenLayer):
     """The first layer of networks that see boards, as a product over patches, which all of them share."""
 
-    def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, n_pieces: int) -> None:
+    def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int) -> None:
         super().__init__(ensemble, name, seen)
-        self.n_pieces = n_pieces
+        self.n_chunks = n_chunks
         self.networks = list(zip(self.activation, self.bias, self.weight, strict=True))
 
     def forward(self) -> None:
@@ -160,10 +177,10 @@ class Convolution(HiddenLayer):
         self.activation.relu_()
 
     def weight_gradient(self) -> None:
-        """Σ over rows in as many pieces as a convolution has positions: one long sum would keep one core busy."""
-        pieces = self.seen[0].view(self.n_pieces, -1, self.seen.shape[-1]).transpose(1, 2)
+        """Σ over rows in as many chunks as a convolution has positions: one long sum would keep one core busy."""
+        chunks = self.seen[0].view(self.n_chunks, -1, self.seen.shape[-1]).transpose(1, 2)
         for grad, error in zip(self.weight_grad, self.error, strict=True):
-            torch.sum(torch.bmm(pieces, error.view(self.n_pieces, -1, error.shape[-1])), 0, out=grad)
+            torch.sum(torch.bmm(chunks, error.view(self.n_chunks, -1, error.shape[-1])), 0, out=grad)
 
 
 class BitConvolution(Convolution):
@@ -179,8 +196,8 @@ class BitConvolution(Convolution):
         bits = ensemble.architecture.observation_space.dtype == bool
         return fits and bits and kernels.load("bit_patches") is not None
 
-    def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, n_pieces: int) -> None:
-        super().__init__(ensemble, name, seen, n_pieces)
+    def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int) -> None:
+        super().__init__(ensemble, name, seen, n_chunks)
         self.kernel = kernels.load("bit_patches")
         self.bits: torch.Tensor | None = None
         """What is seen, unless it is no bits, as under VecNormalize; the size of ``rows``."""
@@ -211,11 +228,11 @@ class BitConvolution(Convolution):
         getattr(self.kernel, function)(first, rows, inputs, n_networks, *others, self.threads)
 
 
-def _layer(ensemble: QEnsemble, name: str, seen: torch.Tensor, n_pieces: int) -> HiddenLayer:
+def _layer(ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int) -> HiddenLayer:
     if not name.startswith("conv"):
         return HiddenLayer(ensemble, name, seen)
     kind = BitConvolution if BitConvolution.suits(ensemble, name) else Convolution
-    return kind(ensemble, name, seen, n_pieces)
+    return kind(ensemble, name, seen, n_chunks)
 
 
 def _with_gradient(ensemble: QEnsemble, layer: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

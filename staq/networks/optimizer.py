@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-class LeanAdam(torch.optim.Adam):
+class FusedAdam(torch.optim.Adam):
     """``torch.optim.Adam(fused=True)``: the same kernel and the same state, called directly.
 
     PyTorch's ``step`` looks at every group, tensor and flag anew each time, which costs more than the arithmetic of a

@@ -3,93 +3,68 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
 
-from staq.backpropagation import backpropagation
-from staq.mirror_descent import StepSize, centred, kl_divergence, mirror_step
-from staq.optimizer import LeanAdam
-from staq.q_networks import Architecture, QEnsemble, Weights
-from staq.replay import PIECE, Replay
-from staq.updates.policy_update import PolicyUpdate
+from staq.hyperparameters import Group, at_least, setting
+from staq.networks.architecture import Architecture
+from staq.networks.chunks import chunk_size
+from staq.networks.ensemble import QEnsemble
+from staq.networks.gradients import backpropagation, differentiate
+from staq.policy_improvement.improvement import LogitsChange, PolicyImprovement, mean_centred
+from staq.policy_improvement.mirror_descent import StepSize, kl_divergence, mirror_step
+
+if TYPE_CHECKING:
+    from staq.experience.states import States
 
 
-class ActorUpdate(PolicyUpdate):
-    """An actor of the critics' architecture, uniform at first, whose logits are the policy's."""
+class Actor(PolicyImprovement):
+    """A network of the critics' architecture, uniform at first, whose centred outputs are the policy's logits."""
 
-    def __init__(self, architecture: Architecture, n_critics: int) -> None:
-        super().__init__()
-        self.n_critics = n_critics
+    def __init__(self, architecture: Architecture, n_critics: int, settings: Any) -> None:
+        super().__init__(architecture, n_critics, settings)
         self.factors = architecture.factors
         self.actor = QEnsemble(architecture, 1)
         self._divergence = 0.0
 
     def accumulated(self, obs: torch.Tensor) -> torch.Tensor:
         """There is nothing to accumulate: the logits themselves, centred."""
-        with torch.no_grad():
-            pieces = (self.actor(piece)[0].t().double() for piece in obs.split(PIECE))
-            return torch.cat([self.factors.each(centred, piece) for piece in pieces])
-
-    def logits(self, accumulated: torch.Tensor) -> torch.Tensor:
-        return accumulated
-
-    def log_policy(self, obs: torch.Tensor) -> torch.Tensor:
-        """log π, float64 [B, A]"""
-        return self.factors.log_softmax(self.accumulated(obs))
-
-    def begin_iteration(self, step_size: StepSize) -> None:
-        """An actor does not change with the entropy weight."""
+        return self._centred_logits(self.architecture.features(obs))
 
     @torch.no_grad()
-    def improve(self, q_net: QEnsemble, replay: Replay, step_size: StepSize) -> None:
-        """Trains the actor on the replayed states, for which q_k and π_k are computed once."""
+    def _centred_logits(self, features: torch.Tensor) -> torch.Tensor:
+        chunks = features.split(chunk_size(self.actor.device))
+        q_of = partial(self.architecture.q_of_features, self.actor.weights)
+        return torch.cat([mean_centred(q_of(chunk), self.factors) for chunk in chunks])
+
+    def log_policy(self, features: torch.Tensor) -> torch.Tensor:
+        """log π, float64 [B, A]"""
+        return self.factors.log_softmax(self._centred_logits(features))
+
+    @torch.no_grad()
+    def improve(self, q_net: QEnsemble, states: States, step_size: StepSize) -> LogitsChange:
         step_size = self.effective(step_size)
-        obs = replay.observations[: replay.size()]
-        q = torch.cat([q_net(piece).mean(0).t() for piece in obs.split(PIECE)])
-        log_pi = self.log_policy(obs).float()
-        self.train_actor(obs, q, log_pi, replay, step_size)
-        for rows in replay.filled_rows():
-            replay.accumulated[rows] = self.accumulated(replay.next_observations[rows])
-        reached = self.log_policy(obs)
-        exact = self.factors.each(partial(mirror_step, step_size=step_size), log_pi.double(), q.double())
-        self._divergence = kl_divergence(exact, reached).mean().item()
+        exact = self.factors.each(partial(mirror_step, step_size=step_size), states.log_pi.double(), states.q.double())
+        self.train_actor(states, step_size)
+        self._divergence = kl_divergence(exact, self.log_policy(states.features)).mean().item()
+        return LogitsChange(0.0, [(self.actor.weights, 1.0)])
 
     def effective(self, step_size: StepSize) -> StepSize:
         """The regularisation weights of this update."""
         return step_size
 
     @abstractmethod
-    def train_actor(
-        self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, replay: Replay, step_size: StepSize
-    ) -> None:
-        """π_k → π_{k+1} on states [n, ...] with their q_k and log π_k, [n, A]."""
+    def train_actor(self, states: States, step_size: StepSize) -> None:
+        """π_k → π_{k+1} on visited states."""
 
     def as_stack(self) -> dict[str, Any]:
         """A stack of one ensemble, all of whose networks are the actor."""
         networks = {name: w.detach().repeat_interleave(self.n_critics, 0) for name, w in self.actor.weights.items()}
         return {"n_pushed": 1, "relative_weights": [1.0], "prefactor": 1.0, "networks": networks}
-
-    def frozen_q_values(self, obs: torch.Tensor) -> torch.Tensor:
-        return torch.empty(0, self.n_critics, self.actor.architecture.n_actions, len(obs), device=obs.device)
-
-    def frozen_names(self) -> list[str]:
-        return []
-
-    def frozen(self, name: str) -> dict[str, torch.Tensor]:
-        raise KeyError(name)
-
-    def checkpoint(self) -> dict[str, Any]:
-        optimizer = None if self.optimizer is None else self.optimizer.state_dict()
-        return {"actor": self.actor.state_dict(), "optimizer": optimizer}
-
-    def load_checkpoint(self, state: dict[str, Any], frozen: Iterable[Weights]) -> None:
-        self.actor.load_state_dict(state["actor"])
-        if self.optimizer is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
 
     def diagnostics(self) -> dict[str, float]:
         return {"kl_from_exact_update": self._divergence}
@@ -121,50 +96,58 @@ def direct(log_pi: torch.Tensor, q: torch.Tensor, log_pi_k: torch.Tensor, step_s
     return -(gain - step_size.kl_weight * kl_divergence(log_pi, log_pi_k)).mean()
 
 
-class GradientActor(ActorUpdate):
-    """An actor that takes gradient steps on a loss; warm-started, with its optimiser's state kept.
+class GradientActor(Actor):
+    """An actor that takes gradient steps on a loss; warm-started, with its optimiser's state retained."""
 
-    :param regularised: whether the update stays close to π_k; otherwise η is 0, whatever the algorithm's
-    """
+    @dataclass(frozen=True)
+    class Settings(Group):
+        """How long an actor is trained; its optimiser, learning rate and batch size are the critics'."""
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        n_critics: int,
-        loss: Loss,
-        actor_steps: int,
-        batch_size: int,
-        make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = LeanAdam,
-        regularised: bool = True,
-    ) -> None:
-        super().__init__(architecture, n_critics)
-        self.loss, self.actor_steps, self.batch_size = loss, actor_steps, batch_size
-        self.regularised = regularised
-        self.optimizer = make_optimizer(self.actor.parameters())  # the algorithm sets its rate
-        self._loss = 0.0
+        actor_steps: int = setting(5000, "m, gradient steps of the actor per iteration", at_least(1))
+
+    trains = True
+    loss: ClassVar[Any]
+    """A ``Loss``."""
+    regularised: ClassVar[bool] = True
+    """Whether the update stays close to π_k; otherwise η is 0, whatever the algorithm's."""
 
     def effective(self, step_size: StepSize) -> StepSize:
         return step_size if self.regularised else StepSize(step_size.entropy_weight, 0.0)
 
-    def train_actor(
-        self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, replay: Replay, step_size: StepSize
-    ) -> None:
+    def train_actor(self, states: States, step_size: StepSize) -> None:
         assert self.optimizer is not None
-        actor, total = backpropagation(self.actor, self.batch_size), torch.zeros((), device=obs.device)
+        batches, q, log_pi = states.minibatches(self.settings.actor_steps), states.q, states.log_pi
+        actor, total = backpropagation(self.actor, batches.shape[1]), torch.zeros((), device=q.device)
+        loss_of_part = partial(type(self).loss, step_size=step_size)
 
-        def objective(log_pi: torch.Tensor, q: torch.Tensor, log_pi_k: torch.Tensor) -> torch.Tensor:
-            return self.loss(log_pi, q, log_pi_k, step_size)
+        def loss(rows: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+            log_new = self.factors.log_softmax(outputs[0].t())  # [B, A]
+            # Each loss is a divergence or Eq. 4's objective: over independent parts they add up.
+            return self.factors.total(loss_of_part, log_new, q[rows], log_pi[rows])
 
-        for rows in replay.draw(self.actor_steps, self.batch_size):
-            with torch.enable_grad():
-                logits = actor.forward(replay.kept[rows])[0].t().detach().requires_grad_()  # [B, A]
-                # Each loss is a divergence or Eq. 4's objective: over independent parts they add up.
-                loss = self.factors.total(objective, self.factors.log_softmax(logits), q[rows], log_pi[rows])
-                (error,) = torch.autograd.grad(loss, logits)
-            actor.backward(error.t().unsqueeze(0).contiguous())
+        for rows in batches:
+            total += differentiate(partial(loss, rows), actor, states.features[rows])[0]
             self.optimizer.step()
-            total += loss.detach()
-        self._loss = total.item() / self.actor_steps
+        self._loss = total.item() / len(batches)
 
     def diagnostics(self) -> dict[str, float]:
         return super().diagnostics() | {"actor_loss": self._loss}
+
+
+class InformationProjection(GradientActor):
+    """AC-NoKL's (SAC): towards softmax(q/τ), wherever π_k was."""
+
+    loss = staticmethod(information_projection)
+    regularised = False
+
+
+class MomentProjection(GradientActor):
+    """AC-MProj's (ECPO): the M-projection of the mirror descent step."""
+
+    loss = staticmethod(moment_projection)
+
+
+class DirectOptimization(GradientActor):
+    """AC-DirectOpt's (MDPO): the mirror descent objective itself."""
+
+    loss = staticmethod(direct)

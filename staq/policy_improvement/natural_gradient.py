@@ -2,79 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from staq.mirror_descent import StepSize, kl_divergence
-from staq.q_networks import Architecture
-from staq.replay import PIECE, Replay
-from staq.soft_bellman import soft_value
-from staq.updates.actor import ActorUpdate
+from staq.hyperparameters import NOT_NEGATIVE, POSITIVE, Group, at_least, setting
+from staq.networks.chunks import chunks
+from staq.policy_evaluation.soft_bellman import soft_value
+from staq.policy_improvement.actor import Actor
+from staq.policy_improvement.mirror_descent import StepSize, kl_divergence
+
+if TYPE_CHECKING:
+    from staq.experience.states import States
 
 BACKTRACKING = 0.8
 """Factor between two trials of the line search."""
 
 
-class NaturalGradientUpdate(ActorUpdate):
+class NaturalGradient(Actor):
     """θ ← θ + s F⁻¹g, with g = E_D[∇π·(q − τ log π)] and F the Fisher information on the same states.
 
     The step s starts at √(2ε_KL / gᵀF⁻¹g), where a quadratic model of the divergence reaches ε_KL, and shrinks until
     KL(π_new; π_k) ≤ ε_KL and the objective E_D[π·q − τh(π)] rises; if it never does, the policy stays.
     """
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        n_critics: int,
-        max_kl: float,
-        cg_steps: int,
-        cg_damping: float,
-        line_search_steps: int,
-    ) -> None:
-        super().__init__(architecture, n_critics)
-        self.max_kl, self.cg_steps, self.cg_damping = max_kl, cg_steps, cg_damping
-        self.line_search_steps = line_search_steps
-        self._trials = 0
+    @dataclass(frozen=True)
+    class Settings(Group):
+        """How far a step goes, and how exactly its direction is found; ``kl_weight`` plays no part."""
 
-    def train_actor(
-        self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, replay: Replay, step_size: StepSize
-    ) -> None:
-        tau = step_size.entropy_weight
-        g = self.gradient(obs, q, log_pi, tau)
-        direction = conjugate_gradients(lambda v: self.fisher_product(obs, log_pi, v), g, self.cg_steps)
+        max_kl: float = setting(0.001, "ε_KL, the largest mean divergence from the previous policy", POSITIVE)
+        cg_steps: int = setting(10, "steps of conjugate gradients", at_least(1))
+        cg_damping: float = setting(0.01, "added to the diagonal of the Fisher information", NOT_NEGATIVE)
+        line_search_steps: int = setting(10, "how often the step is shortened before it is given up", at_least(1))
+
+    _trials = 0
+
+    def train_actor(self, states: States, step_size: StepSize) -> None:
+        features, q, log_pi, tau = states.features, states.q, states.log_pi, step_size.entropy_weight
+        g = self.gradient(features, q, log_pi, tau)
+        direction = conjugate_gradients(lambda v: self.fisher_product(features, log_pi, v), g, self.settings.cg_steps)
         expected = torch.dot(g, direction)
         if expected <= 0:  # the gradient is zero, up to rounding
             self._trials = 0
             return
-        self.line_search(obs, q, log_pi, tau, (2 * self.max_kl / expected).sqrt() * direction)
+        self.line_search(features, q, log_pi, tau, (2 * self.settings.max_kl / expected).sqrt() * direction)
 
-    def gradient(self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float) -> torch.Tensor:
+    def gradient(self, features: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float) -> torch.Tensor:
         """g: an action's share is how much its q − τ log π exceeds the policy's mean."""
-        error = self.factors.each(_above_mean, log_pi.exp(), q - tau * log_pi) / len(obs)
+        error = self.factors.each(_above_mean, log_pi.exp(), q - tau * log_pi) / len(features)
         total = torch.zeros_like(self._parameters_as_vector())
-        for rows in _pieces(len(obs)):
-            total += self._pulled_back(obs[rows], error[rows])
+        for rows in chunks(len(features), features.device):
+            total += self._pulled_back(features[rows], error[rows])
         return total
 
-    def fisher_product(self, obs: torch.Tensor, log_pi: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    def fisher_product(self, features: torch.Tensor, log_pi: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         """(F + damping) v, with F = E_D[Jᵀ(diag π − ππᵀ)J] and J the derivative of the logits by the weights."""
-        total = self.cg_damping * vector
-        for rows in _pieces(len(obs)):
+        total = self.settings.cg_damping * vector
+        for rows in chunks(len(features), features.device):
             pi = log_pi[rows].exp()
-            change = self._pushed_forward(obs[rows], vector)
-            total += self._pulled_back(obs[rows], self.factors.each(_above_mean, pi, change) / len(obs))
+            change = self._pushed_forward(features[rows], vector)
+            total += self._pulled_back(features[rows], self.factors.each(_above_mean, pi, change) / len(features))
         return total
 
     def line_search(
-        self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float, step: torch.Tensor
+        self, features: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float, step: torch.Tensor
     ) -> None:
         """Takes the largest step of a falling sequence that is allowed, or none."""
         start, before = self._parameters_as_vector(), soft_value(q, log_pi, tau).mean()
-        for trial in range(1, self.line_search_steps + 1):
+        for trial in range(1, self.settings.line_search_steps + 1):
             self._set_parameters(start + step)
-            new = self.log_policy(obs).float()
-            if kl_divergence(new, log_pi).mean() <= self.max_kl and soft_value(q, new, tau).mean() > before:
+            new = self.log_policy(features).float()
+            if kl_divergence(new, log_pi).mean() <= self.settings.max_kl and soft_value(q, new, tau).mean() > before:
                 self._trials = trial
                 return
             step = BACKTRACKING * step
@@ -84,19 +84,19 @@ class NaturalGradientUpdate(ActorUpdate):
     def diagnostics(self) -> dict[str, float]:
         return super().diagnostics() | {"line_search_trials": self._trials}
 
-    def _logits(self, obs: torch.Tensor) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
-        return lambda weights: self.actor.architecture.q_values(weights, obs)[0].t()  # [B, A]
+    def _logits(self, features: torch.Tensor) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
+        return lambda weights: self.actor.architecture.q_of_features(weights, features)[0].t()  # [B, A]
 
-    def _pushed_forward(self, obs: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    def _pushed_forward(self, features: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         """J v: how the logits change with the weights. → [B, A]"""
         weights = {name: w.detach() for name, w in self.actor.weights.items()}
-        change: torch.Tensor = torch.func.jvp(self._logits(obs), (weights,), (self._as_weights(vector),))[1]
+        change: torch.Tensor = torch.func.jvp(self._logits(features), (weights,), (self._as_weights(vector),))[1]
         return change
 
-    def _pulled_back(self, obs: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    def _pulled_back(self, features: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
         """Jᵀ e. [B, A] → a vector of weights"""
         weights = {name: w.detach() for name, w in self.actor.weights.items()}
-        pull = torch.func.vjp(self._logits(obs), weights)[1]
+        pull = torch.func.vjp(self._logits(features), weights)[1]
         (pulled,) = pull(error)
         fixed = self.actor.architecture.fixed  # along which the gradient is zero, and so is every direction from it
         return torch.cat([(pulled[name] * (name not in fixed)).flatten() for name in self.actor.names])
@@ -136,7 +136,3 @@ def conjugate_gradients(
 def _above_mean(pi: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """(diag π − ππᵀ) v: how the policy's mean of v changes with its logits. [..., A]"""
     return pi * (values - (pi * values).sum(-1, keepdim=True))
-
-
-def _pieces(n: int) -> Iterator[slice]:
-    return (slice(start, min(start + PIECE, n)) for start in range(0, n, PIECE))

@@ -3,38 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from staq.actions import Factors
-from staq.mirror_descent import StepSize, centred, memory_correction, pushed_weights
-from staq.q_networks import Architecture, QEnsemble, Weights
-from staq.q_stack import QStack
-from staq.replay import Replay
-from staq.updates.policy_update import PolicyUpdate
+from staq.hyperparameters import Group, Requirement, at_least, one_of, setting
+from staq.networks.architecture import Architecture, Weights
+from staq.networks.ensemble import QEnsemble
+from staq.policy_improvement.improvement import LogitsChange, PolicyImprovement
+from staq.policy_improvement.mirror_descent import StepSize, memory_correction
+from staq.policy_improvement.q_stack import QStack
 
-Weighting = Literal["current", "exact"]
+if TYPE_CHECKING:
+    from staq.experience.states import States
 
 
-class StackUpdate(PolicyUpdate):
-    """The policy of Eq. 2, or without a limit of memory that of Eq. 1.
+class Stack(PolicyImprovement):
+    """The policy of Eq. 2, or without a limit of memory that of Eq. 1."""
 
-    While the entropy weight is annealed, ``weighting`` says which α multiplies an old Q-function: the one of
-    the "current" iteration, as in the authors' experiments, or its own, which keeps the policy the "exact"
-    maximiser of Eq. 4. With a constant entropy weight the two are the same.
-    """
+    @dataclass(frozen=True)
+    class Settings(Group):
+        """How much of the past the policy consists of."""
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        n_critics: int,
-        memory_size: int | None,
-        weighting: Weighting,
-    ) -> None:
-        super().__init__()
-        self.weighting = weighting
-        self.stack = QStack(architecture, n_critics, memory_size)
+        memory_size: int | None = setting(
+            300,
+            "M, how many Q-functions the policy consists of; None keeps all (exact mirror descent)",
+            at_least(1, or_none="to keep all"),
+        )
+        # With a constant entropy weight the two are the same.
+        weighting: Literal["current", "exact"] = setting(
+            "current",
+            'which α an old Q-function has under annealing: that of the "current" iteration, as in the paper\'s '
+            'experiments, or its own ("exact" maximiser of Eq. 4)',
+            one_of("current", "exact"),
+        )
+
+    def __init__(self, architecture: Architecture, n_critics: int, settings: Settings) -> None:
+        super().__init__(architecture, n_critics, settings)
+        self.stack = QStack(architecture, n_critics, settings.memory_size)
+
+    @property
+    def memory_size(self) -> int | None:  # type: ignore[override]
+        return self.stack.memory_size
 
     def accumulated(self, obs: torch.Tensor) -> torch.Tensor:
         return self.stack.accumulated(obs)
@@ -44,23 +55,11 @@ class StackUpdate(PolicyUpdate):
 
     def begin_iteration(self, step_size: StepSize) -> None:
         correction = memory_correction(step_size.beta, self.stack.memory_size)
-        self.stack.prefactor = correction * (step_size.alpha if self.weighting == "current" else 1.0)
+        self.stack.prefactor = correction * (step_size.alpha if self.settings.weighting == "current" else 1.0)
 
-    @torch.no_grad()
-    def improve(self, q_net: QEnsemble, replay: Replay, step_size: StepSize) -> None:
-        """c_{k+1} = β_k c_k + w q_k − w' q_{k−M} for the replay (two networks, whatever M), then the push."""
-        beta = step_size.beta
-        new_weight = 1.0 if self.weighting == "current" else step_size.alpha
-        _, deleted_weight = pushed_weights(self.stack.relative_weights, beta, new_weight, self.stack.memory_size)
-        new, oldest, evaluate = q_net.weights, self.stack.oldest, q_net.architecture.q_of_kept
-        factors = q_net.architecture.factors
-        for rows in replay.filled_rows():
-            kept = replay.next_kept[rows]
-            change = new_weight * mean_centred(evaluate(new, kept), factors)
-            if oldest is not None and deleted_weight is not None:
-                change -= deleted_weight * mean_centred(evaluate(oldest, kept), factors)
-            replay.accumulated[rows] = beta * replay.accumulated[rows] + change
-        self.stack.push(new, beta, new_weight)
+    def improve(self, q_net: QEnsemble, states: States, step_size: StepSize) -> LogitsChange:
+        new_weight = 1.0 if self.settings.weighting == "current" else step_size.alpha
+        return self.stack.push(q_net.weights, step_size.beta, new_weight)
 
     def as_stack(self) -> dict[str, Any]:
         return self.stack.get_extra_state()
@@ -69,7 +68,7 @@ class StackUpdate(PolicyUpdate):
         return self.stack.q_values(obs)
 
     def frozen_names(self) -> list[str]:
-        return [f"frozen-{push:06d}.pt" for push in self.stack.kept_pushes]
+        return [f"frozen-{push:06d}.pt" for push in self.stack.retained_pushes]
 
     def frozen(self, name: str) -> dict[str, torch.Tensor]:
         return self.stack.ensemble(int(name.removeprefix("frozen-").removesuffix(".pt")))
@@ -93,6 +92,15 @@ class StackUpdate(PolicyUpdate):
         }
 
 
-def mean_centred(q: torch.Tensor, factors: Factors) -> torch.Tensor:
-    """The ensemble's mean, centred over the actions of each part, in float64. [E, A, B] → [B, A]"""
-    return factors.each(centred, q.double().mean(0).t())
+class UnlimitedStack(Stack):
+    """The policy of Eq. 1: nothing is ever deleted."""
+
+    @dataclass(frozen=True)
+    class Settings(Stack.Settings):
+        """How an old Q-function is weighted."""
+
+        memory_size: int | None = setting(
+            None,
+            "always None",
+            Requirement(lambda v: v is None, "None: ExactPMD keeps every Q-function; use StaQ for a limit"),
+        )

@@ -1,4 +1,4 @@
-"""Exact, incremental, safe checkpoints.
+"""Exact, incremental, safe checkpoints of our loop and of stable-baselines3's models.
 
 A folder of checkpoints holds three kinds of files, each written once:
 
@@ -6,8 +6,9 @@ A folder of checkpoints holds three kinds of files, each written once:
     replay-000124.pt   the transitions collected since the checkpoint before the 124th iteration's
     state-000124.pt    everything else after 124 iterations, and the names of the files that belong to it
 
-so that a checkpoint costs what an iteration changed, not what has been gathered so far (``staq.whole_files`` says how
-they are written). The two newest states are kept, so a damaged one loses one iteration.
+so that a checkpoint costs what an iteration changed, not what has been gathered so far (``atomic_files`` says how they
+are written). SB3's models have no iterations: theirs are numbered by environment steps. The two newest states are
+retained, so a damaged one loses one iteration.
 """
 
 from __future__ import annotations
@@ -15,98 +16,113 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
-from staq.algorithm import PolicyMirrorDescent
-from staq.arguments import hyperparameters
-from staq.envs.snapshot import CannotRestore, restore, restores_exactly, snapshot
-from staq.whole_files import DamagedFile, read, verified_content, write_atomically
+from staq.storage.atomic_files import DamagedFile, read, verified_content, write_atomically
+from staq.storage.environment_snapshot import restores_exactly
+from staq.storage.training_state import Segments, TrainingState, newest_rows, rows_of, training_state
 
-FORMAT = 1
-KEPT_STATES = 2
-_COUNTERS = (
-    "num_timesteps",
-    "steps_collected",
-    "iteration",
-    "_episode_num",
-    "_n_updates",
-    "_total_timesteps",
-)
+FORMAT = 2
+RETAINED_STATES = 2
+Model = TypeVar("Model", bound=BaseAlgorithm)
 
 
 class Checkpoints(BaseCallback):
     """Writes a checkpoint at the end of every iteration (or every few), for ``resume``.
 
     :param folder: where; made if missing
-    :param every: iterations between two checkpoints
+    :param every: iterations between two checkpoints; environment steps for a model of SB3
+    :param asked: says whether one is wanted at once, such as before a run is stopped
     """
 
-    model: PolicyMirrorDescent
-
-    def __init__(self, folder: str | Path, every: int = 1, verbose: int = 0) -> None:
+    def __init__(
+        self, folder: str | Path, every: int = 1, verbose: int = 0, asked: Callable[[], bool] = lambda: False
+    ) -> None:
         super().__init__(verbose)
-        self.folder = Path(folder)
-        self.every = every
+        self.folder, self.every, self.asked = Path(folder), every, asked
         self.env_restores = False
-        self.last_iteration = 0
-        self.steps_written = 0
-        self.segments: list[tuple[str, int]] = []  # files of transitions and their lengths, oldest first
-        self.kept: list[set[str]] = []  # the files of each kept state, oldest first
+        self.last = 0
+        self.steps_written: int | None = None  # nothing is on disk yet
+        self.segments: Segments = []
+        self.retained: list[set[str]] = []  # the files of each retained state, oldest first
 
     def _init_callback(self) -> None:
+        self.training: TrainingState = training_state(self.model)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.env_restores = restores_exactly(self.training_env)
         if not any(self.folder.glob("state-*.pt")):
             return
         state = newest_state(self.folder)
-        if state["run"] != self.model.run_id or state["counters"]["iteration"] > self.model.iteration:
+        if state["run"] != self.training.run_id or state["progress"] > self.training.progress:
             raise FileExistsError(
                 f"{self.folder} holds checkpoints of another run. Continue that run with staq.resume(model, folder) "
                 "before learn(), or name another folder."
             )
-        _check_identity(self.model, state["identity"])
-        self.last_iteration = state["counters"]["iteration"]
-        self.steps_written = state["counters"]["steps_collected"]
+        _check_identity(self.training, state["identity"])
+        self.last, self.steps_written = state["progress"], state["steps"]
         self.segments = [(name, rows) for name, rows in state["replay"]["segments"]]
-        self.kept = [files_of(older) for older in _earlier_states(self.folder, self.last_iteration)]
-        self.kept.append(files_of(state))
+        self.retained = [files_of(older) for older in _earlier_states(self.folder, self.last)]
+        self.retained.append(files_of(state))
         # Files of an iteration that was begun and not finished belong to another future.
-        delete_unused(self.folder, self.kept)
+        delete_unused(self.folder, self.retained)
+
+    @property
+    def _steps(self) -> int:
+        """Environment steps over all calls of ``learn``."""
+        return int(getattr(self.model, "steps_collected", self.model.num_timesteps))
 
     def _on_step(self) -> bool:
+        self.training.on_step(self.locals)
         return True
 
     def _on_rollout_start(self) -> None:
-        if self.model.at_boundary and self.model.iteration >= self.last_iteration + self.every:
+        new = self.training.progress - self.last
+        if self.training.at_boundary and (new >= self.every or (self.asked() and new > 0)):
             self.write()
 
     def _on_training_end(self) -> None:
-        if self.model.at_boundary and self.model.iteration > self.last_iteration:
+        if self.training.ended_whole and self.training.progress > self.last:
             self.write()
 
     def write(self) -> None:
-        """One checkpoint of the model as it is, between two iterations."""
-        model, replay = self.model, self.model.replay
-        on_disk = set().union(*self.kept)
-        with explained(f"The checkpoint of iteration {model.iteration}", self.folder):
-            for name in model.policy.policy_update.frozen_names():
+        """Write one checkpoint of the model as it is, between two iterations."""
+        training, number = self.training, f"{self.training.progress:06d}"
+        on_disk = set().union(*self.retained)
+        with explained(f"The checkpoint of iteration {training.progress}", self.folder):
+            for name, content in training.frozen().items():
                 if name not in on_disk:
-                    write_atomically(self.folder / name, model.policy.policy_update.frozen(name))
-            new_rows = min(model.steps_collected - self.steps_written, replay.size())
-            segment = f"replay-{model.iteration:06d}.pt"
-            write_atomically(self.folder / segment, replay.newest(new_rows))
-            self.segments = still_needed([*self.segments, (segment, new_rows)], replay.size())
-            state = _state_of(model, self.segments, with_env=self.env_restores)
-            write_atomically(self.folder / f"state-{model.iteration:06d}.pt", state)
-        self.last_iteration, self.steps_written = model.iteration, model.steps_collected
-        self.kept = [*self.kept, files_of(state)][-KEPT_STATES:]
-        delete_unused(self.folder, self.kept)
+                    write_atomically(self.folder / name, content())
+            if training.replay is not None:
+                unwritten = None if self.steps_written is None else self._steps - self.steps_written
+                new_rows = rows_of(training.replay, unwritten)
+                segment = f"replay-{number}.pt"
+                write_atomically(self.folder / segment, newest_rows(training.replay, new_rows))
+                self.segments = still_needed([*self.segments, (segment, new_rows)], training.replay.size())
+            state = training.capture(self.segments, self.env_restores) | {"format": FORMAT, "steps": self._steps}
+            write_atomically(self.folder / f"state-{number}.pt", state)
+        self.last, self.steps_written = training.progress, self._steps
+        self.retained = [*self.retained, files_of(state)][-RETAINED_STATES:]
+        delete_unused(self.folder, self.retained)
+
+
+def resume(model: Model, folder: str | Path) -> Model:
+    """Put a model, built with the same arguments and environments, where the newest checkpoint was taken.
+
+    ``model.learn(total - model.num_timesteps, reset_num_timesteps=False)`` then continues bit for bit as if the
+    run had never stopped. Environments whose state is not plain data begin new episodes, with a warning.
+    """
+    folder = Path(folder)
+    state, training = newest_state(folder), training_state(model)
+    _check_identity(training, state["identity"])
+    if training.run_id:
+        model.run_id = state["run"]  # type: ignore[attr-defined]
+    training.restore(state, folder)
+    return model
 
 
 @contextlib.contextmanager
@@ -123,50 +139,24 @@ def explained(what: str, folder: Path) -> Iterator[None]:
         ) from error
 
 
-def still_needed(segments: list[tuple[str, int]], size: int) -> list[tuple[str, int]]:
+def still_needed(segments: Segments, size: int) -> Segments:
     """Of files of transitions and their lengths, oldest first, the last ones that a replay of a size consists of."""
     while len(segments) > 1 and sum(rows for _, rows in segments[1:]) >= size:
         segments = segments[1:]
     return segments
 
 
-def delete_unused(folder: Path, kept: list[set[str]]) -> None:
-    """Deletes every file of a checkpoint that is of none of the kept states."""
-    used = set().union(*kept)
+def delete_unused(folder: Path, retained: list[set[str]]) -> None:
+    """Deletes every file of a checkpoint that is of none of the retained states."""
+    used = set().union(*retained)
     for path in folder.iterdir():
         if re.fullmatch(r"(state|frozen|replay)-\d+\.pt(\.partial)?", path.name) and path.name not in used:
             path.unlink()
 
 
-def resume(model: PolicyMirrorDescent, folder: str | Path) -> PolicyMirrorDescent:
-    """Puts a model, built with the same arguments and environments, where the newest checkpoint was taken.
-
-    ``model.learn(total - model.num_timesteps, reset_num_timesteps=False)`` then continues bit for bit as if the
-    run had never stopped. Environments whose state is not plain data begin new episodes, with a warning.
-    """
-    folder = Path(folder)
-    state = newest_state(folder)
-    _check_identity(model, state["identity"])
-    model.run_id = state["run"]
-    for name, value in state["counters"].items():
-        setattr(model, name, value)
-    model.policy.q_net.load_state_dict(state["q_net"])
-    model.policy.optimizer.load_state_dict(state["optimizer"])
-    frozen = (read(folder / name) for name in state["update"]["frozen"])
-    model.policy.policy_update.load_checkpoint(state["update"]["state"], frozen)
-    model._begin_iteration()
-    _restore_replay(model, state["replay"], folder)
-    for name, generator in model._generators.items():
-        generator.set_state(state["generators"][name].cpu())
-    model._behaviour.load_state_dict(state["behaviour"])
-    model.restore_statistics(state["episodes"], state["successes"])
-    _restore_environment(model, state)
-    return model
-
-
 def newest_state(folder: Path) -> dict[str, Any]:
     """The newest state whose files are all whole; says so when it is not the newest of all."""
-    candidates = sorted(folder.glob("state-*.pt"), key=lambda path: int(path.stem.removeprefix("state-")), reverse=True)
+    candidates = sorted(folder.glob("state-*.pt"), key=_number, reverse=True)
     if not candidates:
         raise FileNotFoundError(f"{folder} holds no checkpoint: there is nothing to resume.")
     problems = []
@@ -186,115 +176,31 @@ def newest_state(folder: Path) -> dict[str, Any]:
     raise DamagedFile(f"No checkpoint in {folder} is whole: {'; '.join(problems)}.")
 
 
-def _earlier_states(folder: Path, iteration: int) -> list[dict[str, Any]]:
-    """States before the given iteration, oldest first; damaged ones are of no use any more."""
+def _number(path: Path) -> int:
+    return int(path.stem.removeprefix("state-"))
+
+
+def _earlier_states(folder: Path, progress: int) -> list[dict[str, Any]]:
+    """States before the given one, oldest first; damaged ones are of no use any more."""
     earlier = []
-    for path in sorted(folder.glob("state-*.pt")):
+    for path in sorted(folder.glob("state-*.pt"), key=_number):
         with contextlib.suppress(DamagedFile):
             state = read(path)
-            if state["counters"]["iteration"] < iteration:
+            if state["progress"] < progress:
                 earlier.append(state)
-    return earlier[1 - KEPT_STATES :]
-
-
-def _state_of(model: PolicyMirrorDescent, segments: list[tuple[str, int]], with_env: bool) -> dict[str, Any]:
-    replay = model.replay
-    assert model.ep_info_buffer is not None
-    assert model.ep_success_buffer is not None
-    return {
-        "format": FORMAT,
-        "run": model.run_id,
-        "identity": _identity(model),
-        "counters": {name: getattr(model, name) for name in _COUNTERS},
-        "q_net": model.policy.q_net.state_dict(),
-        "optimizer": model.policy.optimizer.state_dict(),
-        "update": {
-            "state": model.policy.policy_update.checkpoint(),
-            "frozen": model.policy.policy_update.frozen_names(),
-        },
-        "replay": {
-            "pos": replay.pos,
-            "full": replay.full,
-            "accumulated": replay.accumulated[: replay.size()].clone(),
-            "segments": [list(segment) for segment in segments],
-        },
-        "generators": {name: generator.get_state() for name, generator in model._generators.items()},
-        "behaviour": model._behaviour.state_dict(),
-        "episodes": snapshot(list(model.ep_info_buffer)) or [],
-        "successes": snapshot(list(model.ep_success_buffer)) or [],
-        "last_obs": np.array(model._last_obs),
-        "env": snapshot(model.env) if with_env else None,
-        "normalization": _normalization(model),
-    }
+    return earlier[1 - RETAINED_STATES :]
 
 
 def files_of(state: dict[str, Any]) -> set[str]:
     segments = {name for name, _ in state["replay"]["segments"]}
-    return {f"state-{state['counters']['iteration']:06d}.pt", *state["update"]["frozen"], *segments}
+    return {f"state-{state['progress']:06d}.pt", *state["frozen"], *segments}
 
 
-def _identity(model: PolicyMirrorDescent) -> dict[str, Any]:
-    """Every argument that the continued run depends on; code, such as a schedule, only by its name."""
-    named: dict[str, Any] = {"algorithm": type(model).__name__}
-    named |= {name: getattr(model, name) for name in (*hyperparameters(type(model)), "n_envs", "seed")}
-    rate = model.learning_rate
-    named["learning_rate"] = "a schedule" if callable(rate) else float(rate)
-    named["device"] = model.device.type  # whose generators have states of their own kind
-    named["policy"] = type(model.policy).__name__
-    named["policy_kwargs"] = re.sub(r" at 0x[0-9a-f]+", "", repr(sorted(model.policy_kwargs.items())))
-    return named
-
-
-def _check_identity(model: PolicyMirrorDescent, saved: dict[str, Any]) -> None:
-    current = _identity(model)
+def _check_identity(training: TrainingState, saved: dict[str, Any]) -> None:
+    current = training.identity()
     for name, value in saved.items():
         if current.get(name) != value:
             raise ValueError(
                 f"The checkpoint was written with {name}={value!r}, the model has {current.get(name)!r}: build it with "
                 "the same arguments to continue the run, or use another folder."
             )
-
-
-def _restore_replay(model: PolicyMirrorDescent, state: dict[str, Any], folder: Path) -> None:
-    replay = model.replay
-    replay.pos, replay.full = state["pos"], state["full"]
-    size = replay.size()
-    if sum(rows for _, rows in state["segments"]) < size:
-        raise DamagedFile(f"{folder} lacks transitions: {size} are expected in {state['segments']}.")
-    segments = [read(folder / name) for name, _ in state["segments"]]
-    rows = (replay.pos - size + torch.arange(size)) % replay.buffer_size  # oldest first
-    for name in replay.TRANSITION:
-        getattr(replay, name)[rows] = torch.cat([segment[name] for segment in segments])[-size:].to(replay.device)
-    replay.remake_kept()
-    replay.accumulated[:size] = state["accumulated"].to(replay.device)
-    replay.pending[:] = False
-
-
-def _normalization(model: PolicyMirrorDescent) -> Any:
-    """The statistics of a VecNormalize, which do not depend on what its environments are doing."""
-    normalize = model.get_vec_normalize_env()
-    return None if normalize is None else [snapshot(normalize.obs_rms), snapshot(normalize.ret_rms)]
-
-
-def _restore_environment(model: PolicyMirrorDescent, state: dict[str, Any]) -> None:
-    env = model.env
-    if env is None:
-        return
-    reason = "their state is not plain data"
-    if state["env"] is not None:
-        env.reset()  # some parts of an environment are made at its first reset
-        try:
-            restore(env, state["env"])
-            model._last_obs = state["last_obs"]
-            return
-        except CannotRestore as error:
-            reason = str(error)
-    normalize = model.get_vec_normalize_env()
-    if normalize is not None and state["normalization"] is not None:
-        for statistics, saved in zip((normalize.obs_rms, normalize.ret_rms), state["normalization"], strict=True):
-            restore(statistics, saved)
-    if model.seed is not None:  # the new episodes are not to be those of the first iteration
-        env.seed(int(np.random.SeedSequence([model.seed, model.iteration]).generate_state(1)[0]))
-    model._last_obs = env.reset()  # type: ignore[assignment]
-    model._behaviour.end_episodes(torch.ones(model.n_envs, dtype=torch.bool, device=model.device))
-    warnings.warn(f"The environments begin new episodes, since {reason}; all else is as it was.", stacklevel=3)

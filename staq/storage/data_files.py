@@ -6,7 +6,7 @@ import tomllib
 from importlib import resources
 from typing import Any
 
-from staq.arguments import nearest
+from staq.hyperparameters import chosen
 
 
 def names(package: str) -> list[str]:
@@ -19,7 +19,5 @@ def content(package: str, name: str, what: str) -> dict[str, Any]:
 
     :param what: what the files are, for the error
     """
-    known = names(package)
-    if name not in known:
-        raise ValueError(f"There is no {what} {name!r}.{nearest(name, known)} There are: {', '.join(known)}.")
+    chosen(what, name, dict.fromkeys(names(package)))
     return tomllib.loads(resources.files(package).joinpath(f"{name}.toml").read_text("utf-8"))

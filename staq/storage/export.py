@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import warnings
 from functools import partial as partially
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,13 +17,31 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from staq.actions import BoundaryActions
+from staq.networks.conv_mlp import ConvMlp, activation_named
 from staq.policies import StaQPolicy
-from staq.q_networks import ConvMlp, activation_named
-from staq.updates import StackUpdate
+from staq.policy_improvement.stack import Stack
 from staq.version import __version__
+
+if TYPE_CHECKING:
+    from staq.loop import PolicyMirrorDescent
 
 FORMAT = "staq-policy-1"
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
+
+
+def export_model(model: PolicyMirrorDescent, path: str | Path) -> Path:
+    """Writes a model's policy into the folder ``path``, with the name of its environment."""
+    if model.get_vec_normalize_env() is not None:
+        warnings.warn(
+            "The exported policy expects observations normalised by this VecNormalize: export its statistics too, "
+            "with vec_env.save(path).",
+            stacklevel=3,
+        )
+    spec = model.env.get_attr("spec")[0] if model.env is not None and model.env.has_attr("spec") else None
+    wrappers = () if spec is None else spec.additional_wrappers
+    boundary = any(wrapper.name == BoundaryActions.__name__ for wrapper in wrappers)
+    return export_policy(model.policy, path, None if spec is None else spec.id, boundary)
 
 
 def export_policy(
@@ -33,7 +52,7 @@ def export_policy(
     :param environment: name of the environment that it is for
     :param boundary_actions: whether its actions are those of ``BoundaryActions`` around that environment
     """
-    architecture, update = policy.architecture, policy.policy_update
+    architecture, improvement = policy.architecture, policy.improvement
     if not isinstance(architecture, ConvMlp):
         raise ValueError(
             "A custom features_extractor_class is code, which an export does not carry: use model.save(), and give "
@@ -45,7 +64,7 @@ def export_policy(
             f"The activation {architecture.activation!r} is not one of torch.nn with its default arguments, which is "
             "all that an export can name: use model.save()."
         )
-    stack = update.as_stack()
+    stack = improvement.as_stack()
     tensors = {f"stack.{name}": w for name, w in stack.pop("networks").items()}
     tensors |= {f"q_net.{name}": w.detach() for name, w in policy.q_net.weights.items()}
     description = {
@@ -62,7 +81,7 @@ def export_policy(
         "normalize_images": architecture.normalize_images,
         "n_critics": int(policy.n_critics),
         "n_atoms": int(policy.n_atoms),
-        "memory_size": update.stack.memory_size if isinstance(update, StackUpdate) else 1,
+        "memory_size": improvement.memory_size,
         "stack": stack,
     }
     folder = Path(path)
@@ -113,7 +132,7 @@ def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], 
         space_from(description["observation_space"]),
         action_space,
         lr_schedule=lambda _: 0.0,
-        make_update=partially(StackUpdate, memory_size=description["memory_size"], weighting="current"),
+        make_improvement=partially(Stack, settings=Stack.Settings(memory_size=description["memory_size"])),
         n_critics=description["n_critics"],
         n_atoms=description.get("n_atoms", 7),  # exports from before there were any have Discrete actions
         net_arch=description["net_arch"],
@@ -126,9 +145,9 @@ def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], 
         for name, weight in policy.q_net.weights.items():
             weight.copy_(tensors[f"q_net.{name}"])
     networks = {name.removeprefix("stack."): w for name, w in tensors.items() if name.startswith("stack.")}
-    update = policy.policy_update
-    assert isinstance(update, StackUpdate)
-    update.stack.set_extra_state(description["stack"] | {"networks": networks})
+    improvement = policy.improvement
+    assert isinstance(improvement, Stack)
+    improvement.stack.set_extra_state(description["stack"] | {"networks": networks})
     return policy
 
 

@@ -23,10 +23,11 @@ import torch
 from gymnasium import spaces
 from scipy import stats
 
-from staq import whole_files
-from staq.backpropagation import ClosedForm
-from staq.optimizer import LeanAdam
-from staq.q_networks import ConvMlp, QEnsemble
+from staq.networks.conv_mlp import ConvMlp
+from staq.networks.ensemble import QEnsemble
+from staq.networks.gradients import ClosedForm
+from staq.networks.optimizer import FusedAdam
+from staq.storage import atomic_files
 from staq.tabular.grids import GridMDP, mountain_car, pendulum
 from staq.tabular.mirror_descent import Settings
 from staq.tabular.operators import bellman, policy_of, q_of_policy
@@ -92,11 +93,11 @@ class Study:
         """All that ``restore`` needs to go on with the same numbers."""
         rows = [tuple(vars(row).values()) for row in self.rows]
         own = {name: getattr(self, name) for name in self._PLAIN}
-        whole_files.write_atomically(path, own | {"rows": rows, "networks": self.networks.state()})
+        atomic_files.write_atomically(path, own | {"rows": rows, "networks": self.networks.state()})
 
     def restore(self, path: Path) -> None:
         """Where ``save`` was."""
-        state = whole_files.read(path)
+        state = atomic_files.read(path)
         if state["q"].shape != self.q.shape:
             raise ValueError(
                 f"{path} is a study of {len(state['q'])} seeds, not {len(self.q)}: continue it at its own budget, "
@@ -120,7 +121,7 @@ class FittedQ:
         n_features, n_actions = grid.observations.shape[1], grid.mdp.n_actions
         self.networks = QEnsemble(ConvMlp(spaces.Box(-2, 2, (n_features,)), n_actions, NET_ARCH), n_seeds)
         self.gradient = ClosedForm(self.networks, BATCH_SIZE, shared=False)
-        self.optimizer = LeanAdam(self.networks.parameters(), lr=LEARNING_RATE)
+        self.optimizer = FusedAdam(self.networks.parameters(), lr=LEARNING_RATE)
 
     def state(self) -> dict[str, Any]:
         """Weights, optimizer and batches to come."""
@@ -142,7 +143,7 @@ class FittedQ:
         wanted = torch.as_tensor(targets, dtype=torch.float32).transpose(1, 2)  # [seeds, A, S]
         for _ in range(gradient_steps):
             batch = torch.randint(n_states, (n_seeds, BATCH_SIZE), generator=self.generator)
-            q = self.gradient.forward_prepared(self.observations[batch])  # [seeds, A, B]
+            q = self.gradient.forward_inputs(self.observations[batch])  # [seeds, A, B]
             error = q - wanted.gather(2, batch[:, None].expand(-1, n_actions, -1))
             self.gradient.backward(error.mul_(2 / (n_actions * BATCH_SIZE)))  # of the mean square, for each network
             self.optimizer.step()

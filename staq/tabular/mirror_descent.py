@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from staq.mirror_descent import StepSize, memory_correction, pushed_weights
+from staq.policy_improvement.mirror_descent import StepSize, memory_correction, pushed_weights
 from staq.tabular.mdp import MDP
 from staq.tabular.operators import bellman, policy_of, q_of_policy
 

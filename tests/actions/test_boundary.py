@@ -52,7 +52,7 @@ def test_any_discrete_algorithm_can_use_it() -> None:
     DQN("MlpPolicy", env, learning_starts=10, buffer_size=100, device="cpu").learn(50)
     model = StaQ("MlpPolicy", env, **SMALL)
     model.learn(200)
-    assert model.policy.coding.factors.sizes == (3,)
+    assert model.policy.codec.factors.sizes == (3,)
 
 
 def test_an_environment_may_write_into_its_action() -> None:

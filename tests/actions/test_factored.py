@@ -16,17 +16,19 @@ from stable_baselines3.common.envs import IdentityEnvBox
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from staq import StaQ
-from staq.actions import Coding, Factors
-from staq.algorithm import PolicyMirrorDescent, regress, taken_actions
-from staq.backpropagation import backpropagation
-from staq.family import FAMILY
-from staq.mirror_descent import StepSize, kl_divergence
-from staq.q_networks import ConvMlp, QEnsemble
-from staq.soft_bellman import entropy, half_mse, soft_value, soft_value_of_sample
-from staq.updates import NaturalGradientUpdate
-from staq.updates.actor import direct, information_projection, moment_projection
-from tests.conftest import SMALL, Endless
+from staq import StaQ, registry
+from staq.actions import ActionCodec, Factors
+from staq.loop import PolicyMirrorDescent
+from staq.networks.conv_mlp import ConvMlp
+from staq.networks.ensemble import QEnsemble
+from staq.networks.gradients import backpropagation, differentiate
+from staq.policy_evaluation.replay_regression import q_taken, taken_actions
+from staq.policy_evaluation.soft_bellman import entropy, half_mse, soft_value, soft_value_of_sample
+from staq.policy_improvement.actor import direct, information_projection, moment_projection
+from staq.policy_improvement.mirror_descent import StepSize, kl_divergence
+from staq.policy_improvement.natural_gradient import NaturalGradient
+from staq.registry import ALGORITHMS
+from tests.conftest import SMALL, Endless, targets_of
 
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 SMALL_CASES = settings(max_examples=40, deadline=None)
@@ -120,8 +122,8 @@ def test_the_regression_is_on_the_sum_over_parts(sizes: list[int]) -> None:
         networks.weights["output.weight"].normal_()
     obs, target = torch.randn(32, 5), torch.randn(32)
     parts = torch.stack([torch.randint(0, size, (32,)) for size in sizes], dim=1)
-    choices = parts[:, 0] if factors.single else parts
-    regress(backpropagation(networks, 32), obs, taken_actions(choices, factors), target, factors.single)
+    mask = taken_actions(parts[:, 0] if factors.single else parts, factors)
+    differentiate(lambda q: half_mse(q_taken(q, mask), target), backpropagation(networks, 32), obs)
     found = {name: w.grad.clone() for name, w in networks.weights.items()}  # type: ignore[union-attr]
     networks.zero_grad()
     q = networks(obs).split(sizes, 1)
@@ -135,7 +137,7 @@ def test_the_natural_gradient_is_that_of_the_joint_policy() -> None:
     """g against autograd on the enumerated objective, and F v against the enumerated Fisher information."""
     joint, box, tau = Joint([2, 3], 3), spaces.Box(-1, 1, (4,)), 0.3
     torch.manual_seed(0)
-    update = NaturalGradientUpdate(ConvMlp(box, joint.factors, []), 1, 0.001, 10, 0.0, 10)
+    update = NaturalGradient(ConvMlp(box, joint.factors, []), 1, NaturalGradient.Settings(cg_damping=0.0))
     with torch.no_grad():
         for weight in update.actor.weights.values():
             weight.normal_()
@@ -160,17 +162,17 @@ def test_the_natural_gradient_is_that_of_the_joint_policy() -> None:
 
 
 def test_atoms_span_asymmetric_bounds() -> None:
-    coding = Coding(spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 0.5], np.float32)), n_atoms=5)
-    assert coding.factors.sizes == (5, 5)
-    actions = coding.actions(np.array([[0, 4], [2, 0], [4, 1]]))
+    codec = ActionCodec(spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 0.5], np.float32)), n_atoms=5)
+    assert codec.factors.sizes == (5, 5)
+    actions = codec.actions(np.array([[0, 4], [2, 0], [4, 1]]))
     np.testing.assert_allclose(actions, [[-1, 0.5], [1, 0], [3, 0.125]])
     assert actions.dtype == np.float32
-    np.testing.assert_array_equal(coding.choices(actions + 0.04), [[0, 4], [2, 0], [4, 1]])
-    assert coding.labels()[1] == ["+0", "+0.12", "+0.25", "+0.38", "+0.5"]
+    np.testing.assert_array_equal(codec.indices(actions + 0.04), [[0, 4], [2, 0], [4, 1]])
+    assert codec.labels()[1] == ["+0", "+0.12", "+0.25", "+0.38", "+0.5"]
 
 
 def test_atoms_are_symmetric_and_zero_is_one_of_them() -> None:
-    atoms = Coding(spaces.Box(-0.4, 0.4, (17,))).atoms
+    atoms = ActionCodec(spaces.Box(-0.4, 0.4, (17,))).atoms
     assert atoms is not None
     np.testing.assert_array_equal(atoms[:, 3], 0)
     np.testing.assert_array_equal(atoms, -atoms[:, ::-1])
@@ -205,15 +207,15 @@ def test_spaces_without_a_choice_are_named(space: Any, message: str) -> None:
     ids=str,
 )
 def test_every_space_there_and_back(space: spaces.Space[Any], sizes: tuple[int, ...]) -> None:
-    coding = Coding(space)
-    assert coding.factors.sizes == sizes
+    codec = ActionCodec(space)
+    assert codec.factors.sizes == sizes
     rng = np.random.default_rng(0)
     choices = np.stack([rng.integers(0, size, 20) for size in sizes], axis=1)
-    choices = choices[:, 0] if coding.factors.single else choices
-    actions = coding.actions(choices)
+    choices = choices[:, 0] if codec.factors.single else choices
+    actions = codec.actions(choices)
     assert all(space.contains(action) for action in actions)
-    np.testing.assert_array_equal(coding.choices(actions), choices)
-    assert [len(part) for part in coding.labels()] == list(sizes)
+    np.testing.assert_array_equal(codec.indices(actions), choices)
+    assert [len(part) for part in codec.labels()] == list(sizes)
 
 
 class Operators(TorchDispatchMode):
@@ -243,7 +245,7 @@ def test_one_dimension_is_the_plain_case_operator_for_operator() -> None:
     assert not {name for name in plain if "split_with_sizes" in name}, "nothing is taken apart"
 
 
-@pytest.mark.parametrize("algo", list(FAMILY))
+@pytest.mark.parametrize("algo", registry.ours())
 def test_the_whole_family_acts_in_several_dimensions(algo: str) -> None:
     """Unequal parts: reward for choosing the last of each, whatever the state."""
 
@@ -261,7 +263,7 @@ def test_the_whole_family_acts_in_several_dimensions(algo: str) -> None:
         arguments["actor_steps"] = 200
     if algo == "natgrad":
         arguments["max_kl"] = 0.2
-    model: PolicyMirrorDescent = FAMILY[algo](
+    model: PolicyMirrorDescent = ALGORITHMS[algo].load()(
         "MlpPolicy", DummyVecEnv([lambda: Last(action_space=space)] * 4), **arguments
     )
     model.learn(2000)
@@ -296,7 +298,7 @@ def test_targets_equal_those_of_the_enumerated_joint_space(target_action: str, t
     q = torch.stack([joint.summed(of_one.t()) for of_one in model.policy.q_net_target(next_obs)])  # [E, 12, |A|]
     log_pi = joint.summed(model.policy.logits(next_obs)).log_softmax(-1).to(q)
     repeats = 1 if target_action == "expected" else 4000
-    found = model._targets(rows.repeat(repeats, 1)) if repeats > 1 else model._targets(rows[None])
+    found = targets_of(model, rows.repeat(repeats, 1)) if repeats > 1 else targets_of(model, rows[None])
 
     def target(value: torch.Tensor) -> torch.Tensor:
         continued = torch.where(replay.terminated[rows], 0.0, value)
@@ -325,8 +327,8 @@ def test_logits_have_no_offset_in_any_part() -> None:
     for part in logits.split(model.factors.sizes, dim=-1):
         torch.testing.assert_close(part.mean(-1), torch.zeros(5, dtype=torch.float64), atol=1e-4, rtol=0)
     torch.testing.assert_close(
-        model.replay.accumulated[:50],
-        model.policy.policy_update.accumulated(model.replay.next_observations[:50]),
+        model.replay.accumulated.values[:50],
+        model.policy.improvement.accumulated(model.replay.next_observations[:50]),
         atol=1e-4,
         rtol=1e-4,
     )

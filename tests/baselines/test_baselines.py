@@ -16,15 +16,17 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import FakeImageEnv, IdentityEnv
 from torch import nn
 
-from staq import presets
-from staq.cli import main
-from staq.family import FAMILY
-from staq.rivals import MDQN, RIVALS, SmallImage, build, class_of
-from staq.rivals.checkpoint import TRANSITION, RivalCheckpoints, resume_rival
-from staq.rivals.m_dqn import munchausen_target
-from staq.rivals.player import Player
-from staq.runs import make_envs
-from staq.whole_files import read
+from staq import Checkpoints, registry, resume
+from staq.baselines import build
+from staq.baselines.munchausen_dqn import MDQN, munchausen_target
+from staq.baselines.networks import SmallImage
+from staq.baselines.sb3_policy import SB3Policy
+from staq.cli import presets
+from staq.cli.main import main
+from staq.envs.make import make_envs
+from staq.registry import ALGORITHMS
+from staq.storage.atomic_files import read
+from staq.storage.training_state import SB3_TRANSITION
 
 
 def column(*values: float) -> torch.Tensor:
@@ -158,7 +160,7 @@ def _built(algo: str, env_id: str, **changes: Any) -> Any:
     return build(algo, preset.policy, make_envs(env_id, 1), values, timesteps=1_000_000, seed=0, device="cpu")
 
 
-SMALL_RIVALS: dict[str, list[str]] = {
+SMALL_BASELINES: dict[str, list[str]] = {
     "dqn": ["--buffer-size", "200", "--batch-size", "8", "--learning-starts", "20"],
     "m-dqn": ["--buffer-size", "200", "--batch-size", "8", "--learning-starts", "20"],
     "ppo": ["--n-steps", "64", "--batch-size", "32", "--n-epochs", "2"],
@@ -167,19 +169,19 @@ SMALL_RIVALS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "MinAtar/Breakout-v1"])
-@pytest.mark.parametrize("algo", RIVALS)
-def test_a_resumed_rival_is_the_same_run(
+@pytest.mark.parametrize("algo", registry.baselines())
+def test_a_resumed_baseline_is_the_same_run(
     algo: str, env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Parameters, optimiser, annealed schedules and rows; stopped in the middle, between two rollouts."""
-    monkeypatch.setattr("staq.runs.RIVALS_SAVE_EVERY", 128)
+    monkeypatch.setattr("staq.cli.runs.BASELINES_SAVE_EVERY", 128)
     common = ["train", env_id, "--algo", algo, "--threads", "1", "--eval-every", "128", "--eval-episodes", "2"]
-    common += [*SMALL_RIVALS[algo], "--timesteps", "512"]
+    common += [*SMALL_BASELINES[algo], "--timesteps", "512"]
     assert main([*common, "--out", str(tmp_path / "whole")]) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("staq.runs.Interrupt._on_rollout_start", _stop_at(256))
+        patch.setattr("staq.cli.progress.Interrupt._on_rollout_start", _stop_at(256))
         asked = property(lambda self: self.num_timesteps >= 256, _ignore)
-        patch.setattr("staq.runs.Interrupt.requested", asked, raising=False)
+        patch.setattr("staq.cli.progress.Interrupt.requested", asked, raising=False)
         assert main([*common, "--out", str(tmp_path / "parts")]) == 0
     assert "Continue with" in capsys.readouterr().out
     assert main(["train", "--resume", str(tmp_path / "parts")]) == 0
@@ -203,15 +205,15 @@ def test_a_replay_that_wrapped_comes_back_whole(tmp_path: Path) -> None:
     for folder in (tmp_path / "written", tmp_path / "unused"):
         env = make_vec_env(lambda: gymnasium.make("CartPole-v1", max_episode_steps=7), n_envs=2, seed=0)
         model = DQN("MlpPolicy", env, buffer_size=60, learning_starts=10, train_freq=1, seed=0, device="cpu")
-        models.append(model.learn(130 if not models else 2, callback=RivalCheckpoints(folder, 24, lambda: False)))
+        models.append(model.learn(130 if not models else 2, callback=Checkpoints(folder, 24)))
     written, resumed = (model.replay_buffer for model in models)
     assert written is not None
     assert resumed is not None
     assert written.full
     assert written.timeouts.any()
-    resume_rival(models[1], tmp_path / "written")
+    resume(models[1], tmp_path / "written")
     assert (resumed.pos, resumed.full) == (written.pos, written.full)
-    for part in TRANSITION:
+    for part in SB3_TRANSITION:
         np.testing.assert_array_equal(getattr(resumed, part), getattr(written, part), err_msg=part)
 
 
@@ -220,10 +222,10 @@ def test_where_an_environment_cannot_be_restored_new_episodes_begin(tmp_path: Pa
     pytest.importorskip("Box2D")
     env_id = "LunarLander-v3"
     changes = {"buffer_size": 100, "learning_starts": 10}
-    _built("dqn", env_id, **changes).learn(40, callback=RivalCheckpoints(tmp_path, 20, lambda: False))
+    _built("dqn", env_id, **changes).learn(40, callback=Checkpoints(tmp_path, 20))
     model, first = _built("dqn", env_id, **changes), _built("dqn", env_id, **changes)
     with pytest.warns(UserWarning, match="begin new episodes"):
-        resume_rival(model, tmp_path)
+        resume(model, tmp_path)
     assert not any(np.allclose(model._last_obs, first.env.reset()) for _ in range(3))
 
 
@@ -240,7 +242,9 @@ def test_m_dqn_asks_the_target_network_and_knows_time_limits(monkeypatch: pytest
     batches, seen = [], []
     sample = model.replay_buffer.sample
     monkeypatch.setattr(model.replay_buffer, "sample", lambda *a, **k: batches.append(sample(*a, **k)) or batches[-1])
-    monkeypatch.setattr("staq.rivals.m_dqn.munchausen_target", lambda *a: seen.append(a) or munchausen_target(*a))
+    monkeypatch.setattr(
+        "staq.baselines.munchausen_dqn.munchausen_target", lambda *a: seen.append(a) or munchausen_target(*a)
+    )
     model.train(1, batch_size=64)
     (batch,), (found,) = batches, seen
     rewards, terminated, actions, q, next_q, *rest = found
@@ -271,10 +275,10 @@ def _without_seconds(path: Path) -> list[str]:
     return [line.rsplit(",", 1)[0] for line in path.read_text().splitlines() if not line.startswith("#")]
 
 
-@pytest.mark.parametrize("algo", RIVALS)
+@pytest.mark.parametrize("algo", registry.baselines())
 def test_players_have_probabilities_and_leave_the_run_alone(algo: str) -> None:
     model = _built(algo, "MinAtar/Breakout-v1", **({"buffer_size": 100} if "dqn" in algo else {}))
-    player, obs = Player(model), np.zeros((5, 10, 10, 4), dtype=bool)
+    player, obs = SB3Policy(model), np.zeros((5, 10, 10, 4), dtype=bool)
     probabilities = player.action_probabilities(obs)
     np.testing.assert_allclose(probabilities.sum(-1), 1.0, rtol=1e-5)
     assert player.action_probabilities(obs[0]).shape == (3,)
@@ -363,8 +367,7 @@ def test_a_trusted_zip_of_any_algorithm_is_evaluated(
     algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "model.zip"
-    algorithm = FAMILY[algo] if algo in FAMILY else class_of(algo)
-    algorithm("MlpPolicy", make_envs("CartPole-v1", 1), policy_kwargs={"net_arch": [8]}).save(path)  # type: ignore[call-arg]
+    ALGORITHMS[algo].load()("MlpPolicy", make_envs("CartPole-v1", 1), policy_kwargs={"net_arch": [8]}).save(path)
     assert main(["eval", str(path), "--env", "CartPole-v1", "--episodes", "1"]) == 1
     assert "--trust" in capsys.readouterr().err
     assert main(["eval", str(path), "--env", "CartPole-v1", "--episodes", "1", "--trust"]) == 0

@@ -23,15 +23,20 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 
-from staq import BoundaryActions, StaQ, cli, load_policy, runs, watch
-from staq.evaluation import read_rows
-from staq.export import DESCRIPTION, WEIGHTS
-from staq.plots import kind_of, labels_of
-from staq.rivals.player import Player
-from staq.runs import Config
+from staq import BoundaryActions, StaQ, load_policy
+from staq.baselines.sb3_policy import SB3Policy
+from staq.cli import main as cli
+from staq.cli import runs
+from staq.cli import video as watch
+from staq.cli.plot import kind_of, labels_of
+from staq.cli.rollouts import read_rows
+from staq.cli.runs import Config
+from staq.cli.train import overrides
+from staq.envs.make import make_envs
+from staq.storage.atomic_files import locked
+from staq.storage.export import DESCRIPTION, WEIGHTS
 from staq.tabular import averaging
 from staq.tabular.grids import pendulum
-from staq.whole_files import locked
 from tests.conftest import Endless, small_model
 
 FAST = (
@@ -213,7 +218,7 @@ def test_continuous_actions_through_the_whole_command_line(
         assert cli.main(["watch", "run", "--out", "film.gif"]) == 0
     finally:
         del gymnasium.registry["Reach-v0"]
-    assert load_policy("run/model")[0].coding.factors.sizes == ((7, 7) if actions == "factored" else (5,))
+    assert load_policy("run/model")[0].codec.factors.sizes == ((7, 7) if actions == "factored" else (5,))
     assert Config.load(Path("run")).actions == actions
     with imageio.get_reader("film.gif") as film:
         frame = film.get_data(0)
@@ -248,7 +253,7 @@ def test_panels_of_any_size_show_the_choice(sizes: list[int]) -> None:
 def test_mujoco_is_filmed_without_a_window(tmp_path: Path) -> None:
     """In a process of its own: MuJoCo reads how to render when it is imported."""
     script = (
-        "from staq.runs import make_env\n"
+        "from staq.envs.make import make_env\n"
         "env = make_env('HalfCheetah-v5', 'boundary', render_mode='rgb_array'); env.reset(seed=0)\n"
         "assert env.render().std() > 5"
     )
@@ -257,17 +262,17 @@ def test_mujoco_is_filmed_without_a_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3)], ids=str)
-def test_a_rivals_probabilities_have_a_column_per_choice(space: Any) -> None:
-    player = Player(PPO("MlpPolicy", Endless(action_space=space), n_steps=8, batch_size=8, device="cpu"))
+def test_a_baselines_probabilities_have_a_column_per_choice(space: Any) -> None:
+    player = SB3Policy(PPO("MlpPolicy", Endless(action_space=space), n_steps=8, batch_size=8, device="cpu"))
     probabilities = player.action_probabilities(np.zeros(3, np.float32))
     action, _ = player.predict(np.zeros(3, np.float32))
-    assert player.coding is not None
-    for part in np.split(probabilities, player.coding.factors.first[1:]):
+    assert player.codec is not None
+    for part in np.split(probabilities, player.codec.factors.first[1:]):
         assert part.sum() == pytest.approx(1)
-    assert player.coding.choices(action)[0].dtype == np.int64
+    assert player.codec.indices(action)[0].dtype == np.int64
 
 
-def test_a_rival_can_have_the_boundary(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_baseline_can_have_the_boundary(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--algo", "dqn", "--actions", "boundary", "--n-envs", "1", "--threads", "1", "--eval-episodes", "1"]
     assert cli.main(["train", "Pendulum-v1", "--timesteps", "300", "--out", "dqn", *arguments]) == 0
     assert cli.main(["eval", "dqn", "--episodes", "1"]) == 0
@@ -370,7 +375,7 @@ def test_overrides(words: list[str], expected: dict[str, Any], options_first: bo
     line = [*words, "CartPole-v1"] if options_first else ["CartPole-v1", *words]
     options = cli.build_parser().parse_args(["train", *line])
     assert options.env == "CartPole-v1"
-    parsed = cli._overrides(options)
+    parsed = overrides(options)
     assert parsed == expected
     assert [type(v) for v in parsed.values()] == [type(v) for v in expected.values()]
 
@@ -404,7 +409,7 @@ def test_a_kill_right_after_resuming_keeps_the_log(run: Path, monkeypatch: pytes
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("staq.algorithm.PolicyMirrorDescent.learn", killed)
+    monkeypatch.setattr("staq.loop.PolicyMirrorDescent.learn", killed)
     assert cli.main(["train", "--resume", "run", "--timesteps", "1400"]) == 130
     assert (run / "progress.csv").read_text() == before
 
@@ -449,8 +454,13 @@ def test_help_says_what_every_hyperparameter_is(capsys: pytest.CaptureFixture[st
         cli.main(["train", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "discount factor [0.99]" in text
-    assert "transitions per gradient step [256: staq and relatives; 32: dqn, m-dqn; 64: ppo; 128: trpo]" in text
-    assert "how many Q-functions the policy keeps; None keeps all (exact mirror descent) [300: staq; None:" in text
+    assert (
+        "states per gradient step, of the critics and of an actor [256: staq and variants; 32: dqn, m-dqn; 64: ppo; 128: trpo]"
+        in text
+    )
+    assert (
+        "how many Q-functions the policy consists of; None keeps all (exact mirror descent) [300: staq; None:" in text
+    )
 
 
 def test_a_number_of_steps_is_finite(capsys: pytest.CaptureFixture[str]) -> None:
@@ -505,7 +515,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(gymnasium, "make", missing)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'staq\[box2d\]'"):
-        runs.make_envs("LunarLander-v3", 1)
+        make_envs("LunarLander-v3", 1)
 
 
 def test_a_damaged_configuration_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

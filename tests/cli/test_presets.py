@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from staq import presets
+from staq.cli import presets
 
 
 @pytest.mark.parametrize("name", presets.names())

@@ -9,9 +9,9 @@ import pytest
 import torch
 from stable_baselines3 import DQN
 
-from staq.evaluation import Evaluation, Evaluations, play, player_of, read_rows, write_rows
-from staq.plots import seed_curve
-from staq.runs import make_envs
+from staq.cli.plot import seed_curve
+from staq.cli.rollouts import Evaluation, Evaluations, play, policy_of, read_rows, write_rows
+from staq.envs.make import make_envs
 from tests.conftest import assert_identical, small_model
 
 
@@ -29,13 +29,13 @@ def test_both_modes_side_by_side_are_each_mode_alone(algo: str) -> None:
     """By a mask: the greedy half plays as it does alone, the other half samples."""
     uniform = {"exploration_final_eps": 1.0, "seed": 0}
     model = small_model() if algo == "staq" else DQN("MlpPolicy", make_envs("CartPole-v1", 1), **uniform)
-    player, greedy = player_of(model.learn(400)), np.arange(8) < 4
-    both = play(player, make_envs("CartPole-v1", 8), 8, greedy, seed=3)
-    alone = play(player, make_envs("CartPole-v1", 4), 4, greedy=True, seed=3)
+    policy, greedy = policy_of(model.learn(400)), np.arange(8) < 4
+    both = play(policy, make_envs("CartPole-v1", 8), 8, greedy, seed=3)
+    alone = play(policy, make_envs("CartPole-v1", 4), 4, greedy=True, seed=3)
     chosen = greedy[both.played_by]
     assert sorted(both.played_by) == list(range(8))
     np.testing.assert_array_equal(both.returns[chosen], alone.returns)
-    all_greedy = play(player, make_envs("CartPole-v1", 8), 8, greedy=True, seed=3)
+    all_greedy = play(policy, make_envs("CartPole-v1", 8), 8, greedy=True, seed=3)
     assert sorted(all_greedy.returns) != sorted(both.returns)
 
 

@@ -13,8 +13,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import staq  # noqa: F401  (registers the games)
-from staq import runs
 from staq.envs import MINATAR_GAMES, mujoco
+from staq.envs.make import make_env, make_envs
 
 ACTIONS = {"Asterix": 5, "Breakout": 3, "Freeway": 3, "Seaquest": 6, "SpaceInvaders": 4}
 CHANNELS = {"Asterix": 4, "Breakout": 4, "Freeway": 7, "Seaquest": 10, "SpaceInvaders": 6}
@@ -94,7 +94,7 @@ def test_mujoco_warns_once_and_leaves_no_file(
     """HalfCheetah's model has an attribute that MuJoCo deprecates, said each time the model is made."""
     monkeypatch.chdir(tmp_path)
     mujoco._once.cache_clear()
-    runs.make_envs("HalfCheetah-v5", 3).close()
+    make_envs("HalfCheetah-v5", 3).close()
     assert sum("settotalmass" in record.message for record in caplog.records) == 1
     assert "settotalmass" not in "".join(capfd.readouterr())
     assert list(tmp_path.iterdir()) == []
@@ -107,7 +107,7 @@ def test_names_that_only_make_understands(tmp_path: Path, monkeypatch: pytest.Mo
     )
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        env = runs.make_env("my_games:Mine-v0")
+        env = make_env("my_games:Mine-v0")
     finally:
         gymnasium.registry.pop("Mine-v0", None)
     assert env.spec is not None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from staq.actions import Factors
-from staq.behaviour import Behaviour, epsilon_softmax
+from staq.experience.behaviour import Behaviour, epsilon_softmax
 
 
 def make(name: str, n_envs: int, epsilon: float = 0.0, rate: float = 4.0, sizes: tuple[int, ...] = (3,)) -> Behaviour:

@@ -13,14 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from staq import Checkpoints, resume
-from staq.actions import Factors
-from staq.replay import Replay
+from staq.experience.replay import Replay
+from staq.networks.conv_mlp import ConvMlp
 from tests.conftest import small_model
 
 
 def make(capacity: int, n_envs: int, space: spaces.Space[Any] | None = None) -> Replay:
     generator = torch.Generator().manual_seed(0)
-    return Replay(capacity, space or spaces.Box(-1, 1, (2,)), spaces.Discrete(3), Factors([3]), generator, n_envs)
+    space = space or spaces.Box(-1, 1, (2,))
+    return Replay(capacity, space, spaces.Discrete(3), ConvMlp(space, 3, []), generator, n_envs)
 
 
 def add(replay: Replay, t: int, n_envs: int, done: bool = False, truncated: bool = False) -> list[float]:
@@ -54,11 +55,11 @@ def test_logits_stay_with_their_rows(capacity: int, steps: int) -> None:
     replay = make(capacity, 3)
     for t in range(steps):
         add(replay, t, 3)
-        assert set(replay.last_rows.tolist()) <= set(replay.pending_rows().tolist())
-        replay.set_accumulated(replay.last_rows, replay.rewards[replay.last_rows].double()[:, None].expand(3, 3))
-        assert not replay.pending[replay.last_rows].any()
+        assert replay.accumulated.pending[replay.last_rows].all()
+        replay.see(replay.rewards[replay.last_rows].double()[:, None].expand(3, 3))
+        assert not replay.accumulated.pending[replay.last_rows].any()
     size = replay.size()
-    torch.testing.assert_close(replay.accumulated[:size, 0], replay.rewards[:size].double())
+    torch.testing.assert_close(replay.accumulated.values[:size, 0], replay.rewards[:size].double())
 
 
 @pytest.mark.parametrize(
@@ -122,28 +123,30 @@ def test_what_the_networks_want_is_kept_beside_the_observations(tmp_path: Path) 
     """Added, wrapped around, restored, pickled: the patches are always those of the observations."""
     model = small_model("MinAtar/Breakout-v1")
 
-    def assert_kept(replay: Replay) -> None:
-        size, make = replay.size(), model.policy.architecture.kept
-        assert replay.kept.shape[1] == 8 * 8 * 9 * 4
-        assert torch.equal(replay.kept[:size], make(replay.observations[:size]))
-        assert torch.equal(replay.next_kept[:size], make(replay.next_observations[:size]))
+    def assert_features(replay: Replay) -> None:
+        size, make = replay.size(), model.policy.architecture.features
+        assert replay.features.shape[1] == 8 * 8 * 9 * 4
+        assert torch.equal(replay.features[:size], make(replay.observations[:size]))
+        assert torch.equal(replay.next_features[:size], make(replay.next_observations[:size]))
 
     model.learn(200, callback=Checkpoints(tmp_path))
-    assert_kept(model.replay)
+    assert_features(model.replay)
     model.learn(600, reset_num_timesteps=False, callback=Checkpoints(tmp_path))
     assert model.replay.full
-    assert_kept(model.replay)
+    assert_features(model.replay)
     resumed = small_model("MinAtar/Breakout-v1")
     resume(resumed, tmp_path)
-    assert_kept(resumed.replay)
+    assert_features(resumed.replay)
     model.save_replay_buffer(tmp_path / "replay")
-    assert (tmp_path / "replay.pkl").stat().st_size < 2 * model.replay.kept.nbytes  # what can be made anew is not saved
+    assert (
+        tmp_path / "replay.pkl"
+    ).stat().st_size < 2 * model.replay.features.nbytes  # what can be made anew is not saved
     again = small_model("MinAtar/Breakout-v1")
     again.load_replay_buffer(tmp_path / "replay")
-    assert_kept(again.replay)
+    assert_features(again.replay)
 
 
 def test_vectors_are_kept_once() -> None:
     replay = small_model().replay
-    assert replay.kept is replay.observations
-    assert replay.next_kept is replay.next_observations
+    assert replay.features is replay.observations
+    assert replay.next_features is replay.next_observations

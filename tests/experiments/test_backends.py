@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from staq.experiments import backends
-from tests.experiments.test_experiments import rows_of, tiny
+from tests.experiments.conftest import rows_of, tiny
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read on import: nodes talk over the loopback address alone
 ray = pytest.importorskip("ray")
@@ -64,7 +64,7 @@ def test_a_node_killed_in_mid_run_changes_no_row(tmp_path: Path, monkeypatch: py
 
 DRIVER = (
     "import sys; from pathlib import Path; from staq.experiments import backends;"
-    "from tests.experiments.test_experiments import tiny;"
+    "from tests.experiments.conftest import tiny;"
     "left = backends.prepare(tiny(Path(sys.argv[1]), seeds=1, steps=4000), '');"
     "backends.ray(left, sys.argv[2], cpus=1, gpus=0, report=lambda: None)"
 )

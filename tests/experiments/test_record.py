@@ -16,50 +16,17 @@ from typing import Any
 
 import pytest
 
-from staq import checkpoint, cli, experiments, timing
-from staq.evaluation import Evaluation, read_rows, write_rows
-from staq.experiments import Experiment, Variant, backends, luck, status, worker
-from staq.experiments.plan import ERROR, FINISHED, OUTPUT, Planned, folder_of, found_runs, plan, range_of_seeds
-from staq.presets import check_hyperparameters
-from staq.rivals import checkpoint as rival_checkpoint
-from staq.runs import Config
-
-TINY: dict[str, Any] = {
-    "policy_update_interval": 200,
-    "batch_size": 32,
-    "buffer_size": 500,
-    "target_update_interval": 50,
-    "policy_kwargs": {"net_arch": [8]},
-}
-
-
-def tiny(out: Path, seeds: int = 2, env: str = "CartPole-v1", steps: int = 800) -> list[Planned]:
-    """Runs of seconds."""
-    return [
-        Planned(
-            name,
-            Config(
-                env=env,
-                policy="MlpPolicy",
-                hyperparameters=TINY | {"memory_size": memory_size},
-                preset="classic",
-                timesteps=steps,
-                seed=seed,
-                n_envs=4,
-                eval_every=400,
-                eval_episodes=2,
-                threads=1,
-            ),
-            folder_of(out, env, name, seed),
-        )
-        for seed in range(seeds)
-        for name, memory_size in (("StaQ M=1", 1), ("StaQ M=2", 2))
-    ]
-
-
-def rows_of(runs: list[Planned]) -> list[list[tuple[Any, ...]]]:
-    """Everything that does not depend on the time of day."""
-    return [[(r.timesteps, r.mode, r.mean, r.std, r.minimum) for r in read_rows(run.folder)] for run in runs]
+from staq.baselines import sb3_policy
+from staq.cli import main as cli
+from staq.cli.presets import check_hyperparameters
+from staq.cli.rollouts import Evaluation, write_rows
+from staq.cli.runs import Config
+from staq.experiments import backends, random_policy, status, timing, worker
+from staq.experiments import plans as experiments
+from staq.experiments.plans import Experiment, Variant
+from staq.experiments.record import ERROR, FINISHED, OUTPUT, Planned, found_runs, plan, range_of_seeds
+from staq.storage import checkpoint
+from tests.experiments.conftest import TINY, rows_of, tiny
 
 
 @pytest.mark.parametrize("name", experiments.names())
@@ -250,7 +217,7 @@ def test_a_killed_driver_loses_nothing(how: signal.Signals, tmp_path: Path) -> N
     backends.local(backends.prepare(undisturbed, ""), processes=2, report=lambda: None)
     script = (
         "import sys; from pathlib import Path; from staq.experiments import backends;"
-        "from tests.experiments.test_experiments import tiny; runs = tiny(Path(sys.argv[1]), seeds=1, steps=2000);"
+        "from tests.experiments.conftest import tiny; runs = tiny(Path(sys.argv[1]), seeds=1, steps=2000);"
         "backends.local(backends.prepare(runs, ''), 2, lambda: None)"
     )
     driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "killed")], stderr=subprocess.DEVNULL)
@@ -420,20 +387,20 @@ def test_the_time_that_is_left(tmp_path: Path) -> None:
     assert status.seconds_left(timed, 1) == len(timed) * status.SECONDS_OF_A_TIMING
 
 
-def test_a_rival_that_could_not_be_saved_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_that_could_not_be_saved_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = plan(experiments.load("deep-rl"), tmp_path, 0.001, 1, ["CartPole-v1"], ["ppo"], eval_episodes=1)
     run = replace(run, config=replace(run.config, timesteps=2048))
     backends.prepare([run], "")
-    write = rival_checkpoint.write_atomically
+    write = sb3_policy.write_atomically
 
     def full(path: Path, content: dict[str, Any]) -> None:
-        if path.name == rival_checkpoint.PARAMETERS:
+        if path.name == sb3_policy.PARAMETERS:
             raise OSError(28, "No space left on device")
         write(path, content)
 
     monkeypatch.setattr(sys, "argv", ["worker", str(run.folder)])
     with monkeypatch.context() as disk:
-        disk.setattr(rival_checkpoint, "write_atomically", full)
+        disk.setattr(sb3_policy, "write_atomically", full)
         assert worker.main() == 1
     assert run.state == "failed"
     assert worker.main() == 0
@@ -515,14 +482,18 @@ def test_times_in_words() -> None:
 def test_luck_grows_with_held_actions_and_is_counted_once(tmp_path: Path) -> None:
     """A uniform policy hardly ever leaves MountainCar's valley in 200 steps; one that holds its actions does."""
     said: list[str] = []
-    assert luck.seconds_left([20, 40], 20_000, tmp_path) == 1.5 * luck.seconds_left([20], 20_000, tmp_path) > 0
-    assert luck.seconds_left([], 20_000, tmp_path) == 0
-    luck.count("MountainCar-v0", [20], 20_000, tmp_path, said.append)
-    counts = luck.read(tmp_path)
+    assert (
+        random_policy.seconds_left([20, 40], 20_000, tmp_path)
+        == 1.5 * random_policy.seconds_left([20], 20_000, tmp_path)
+        > 0
+    )
+    assert random_policy.seconds_left([], 20_000, tmp_path) == 0
+    random_policy.count("MountainCar-v0", [20], 20_000, tmp_path, said.append)
+    counts = random_policy.read(tmp_path)
     assert list(counts) == ["none", "20"]
     assert counts["none"][1] == 0
     assert counts["20"][1] > 0
     assert counts["20"][2] >= 100
-    assert luck.seconds_left([20], 20_000, tmp_path) == 0
-    luck.count("MountainCar-v0", [20], 20_000, tmp_path, said.append)
+    assert random_policy.seconds_left([20], 20_000, tmp_path) == 0
+    random_policy.count("MountainCar-v0", [20], 20_000, tmp_path, said.append)
     assert len(said) == 2

@@ -8,35 +8,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
+from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT
+from staq.networks.conv_mlp import ConvMlp, Distinct, distinct_rows
+from staq.networks.ensemble import QEnsemble
 from staq.policies import _custom_architecture
-from staq.q_networks import OUTPUT_BIAS, OUTPUT_WEIGHT, Architecture, ConvMlp, Distinct, QEnsemble, distinct_rows
+from tests.conftest import BOARD, VECTOR, TinyExtractor, random_weights
 
-VECTOR = spaces.Box(-1, 1, (5,))
-BOARD = spaces.Box(0, 1, (10, 10, 4), dtype=bool)  # type: ignore[arg-type]
 SCREEN = spaces.Box(0, 255, (4, 84, 84), dtype=np.uint8)
 ATARI = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
-
-
-class TinyExtractor(BaseFeaturesExtractor):
-    def __init__(self, observation_space: spaces.Space[Any]) -> None:
-        super().__init__(observation_space, features_dim=6)
-        assert observation_space.shape is not None
-        self.net = nn.Sequential(nn.Linear(observation_space.shape[0], 6), nn.LayerNorm(6), nn.Tanh())
-
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        return self.net(obs)
-
-
-def random_weights(architecture: Architecture, n: int) -> dict[str, torch.Tensor]:
-    """n networks whose output layers are not zero."""
-    ensemble = QEnsemble(architecture, n)
-    with torch.no_grad():
-        ensemble.weights[OUTPUT_WEIGHT].normal_()
-        ensemble.weights[OUTPUT_BIAS].normal_()
-    return {name: w.detach() for name, w in ensemble.weights.items()}
 
 
 def plain_network(architecture: ConvMlp, weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -181,10 +162,10 @@ def test_boards_of_few_patches_give_the_same(channels: int, conv_arch: Any) -> N
     architecture = ConvMlp(spaces.Box(0, 1, (10, 10, channels), bool), 3, [6], conv_arch=conv_arch)
     networks = QEnsemble(architecture, 4)
     boards = torch.rand(20, 10, 10, channels) > 0.997
-    kept = architecture.kept(boards)
-    few, plain = architecture.prepared_for_many(kept), architecture.prepared(kept)
+    features = architecture.features(boards)
+    few, plain = architecture.inputs_of_many(features), architecture.inputs(features)
     assert isinstance(few, Distinct)
     assert few.rows.shape[1] < plain[0, ..., 0].numel() / 2
     torch.testing.assert_close(architecture.hidden(networks.weights, few), architecture.hidden(networks.weights, plain))
-    diverse = architecture.prepared_for_many(architecture.kept(torch.rand(20, 10, 10, channels) > 0.5))
+    diverse = architecture.inputs_of_many(architecture.features(torch.rand(20, 10, 10, channels) > 0.5))
     assert isinstance(diverse, torch.Tensor)

@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from staq.actions import Factors
-from staq.algorithm import regress, taken_actions
-from staq.backpropagation import Autograd, ClosedForm, backpropagation
-from staq.q_networks import OUTPUT_WEIGHT, ConvMlp, QEnsemble
-from staq.soft_bellman import half_mse
-from tests.test_q_networks import BOARD, VECTOR
+from staq.networks.architecture import OUTPUT_WEIGHT
+from staq.networks.conv_mlp import ConvMlp
+from staq.networks.ensemble import QEnsemble
+from staq.networks.gradients import Autograd, ClosedForm, backpropagation, differentiate
+from tests.conftest import BOARD, VECTOR
 
 
 def ensemble(n: int, **arguments: Any) -> QEnsemble:
@@ -45,10 +44,10 @@ def test_closed_form_equals_autograd(n_networks: int, arguments: dict[str, Any],
     assert isinstance(closed, ClosedForm)
     for _ in range(2):
         obs = torch.rand(32, 10, 10, 4) > 0.5 if arguments["observation_space"] is BOARD else torch.randn(32, 5)
-        error, kept = torch.randn(n_networks, 3, 32), networks.architecture.kept(obs)
+        error, features = torch.randn(n_networks, 3, 32), networks.architecture.features(obs)
         plain = Autograd(reference)
-        torch.testing.assert_close(closed.forward(kept), reference(obs).detach(), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(closed.outputs, plain.forward(kept), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(closed.forward(features), reference(obs).detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(closed.outputs, plain.forward(features), rtol=1e-4, atol=1e-5)
         closed.backward(error)
         plain.backward(error)
         for name, weight in reference.weights.items():
@@ -60,19 +59,25 @@ def test_every_network_can_have_a_batch_of_its_own() -> None:
     own, error = torch.randn(3, 32, 5), torch.randn(3, 3, 32)
     closed = ClosedForm(networks, 32, shared=False)
     q = torch.stack([reference(obs)[i] for i, obs in enumerate(own)])
-    torch.testing.assert_close(closed.forward_prepared(own), q.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(closed.forward_inputs(own), q.detach(), rtol=1e-4, atol=1e-5)
     closed.backward(error)
     q.backward(error)
     for name, weight in reference.weights.items():
         torch.testing.assert_close(networks.weights[name].grad, weight.grad, rtol=1e-3, atol=1e-4)
 
 
-def test_the_regressions_gradient_is_that_of_its_loss() -> None:
+def test_a_losss_gradient_through_the_closed_form_is_autograds() -> None:
     networks, reference = (ensemble(2, observation_space=VECTOR, net_arch=[8]) for _ in range(2))
-    obs, actions, target = torch.randn(32, 5), torch.randint(0, 3, (32,)), torch.randn(32)
-    found = regress(backpropagation(networks, 32), obs, taken_actions(actions, Factors([3])), target)
+    obs, target = torch.randn(32, 5), torch.randn(2, 3, 32)
+
+    def loss(q: torch.Tensor) -> torch.Tensor:
+        return (q - target).abs().pow(1.5).mean() + q.logsumexp(1).sum()
+
+    value, found = differentiate(loss, backpropagation(networks, 32), obs)
     q = reference(obs)
-    half_mse(q.gather(1, actions.expand(2, 1, -1)).squeeze(1), target).backward()
+    expected = loss(q)
+    expected.backward()
+    torch.testing.assert_close(value, expected.detach())
     torch.testing.assert_close(found, q.detach())
     for name, weight in reference.weights.items():
         torch.testing.assert_close(networks.weights[name].grad, weight.grad, rtol=1e-4, atol=1e-6)
@@ -88,12 +93,7 @@ def test_the_optimiser_sees_the_gradient() -> None:
     networks = ensemble(2, observation_space=VECTOR, net_arch=[8])
     optimizer = torch.optim.SGD(networks.parameters(), lr=0.1)
     before = {name: w.detach().clone() for name, w in networks.weights.items()}
-    regress(
-        backpropagation(networks, 4),
-        torch.randn(4, 5),
-        taken_actions(torch.zeros(4, dtype=torch.long), Factors([3])),
-        torch.randn(4),
-    )
+    differentiate(lambda q: (q - 1).square().sum(), backpropagation(networks, 4), torch.randn(4, 5))
     optimizer.step()
     for name, weight in networks.weights.items():
         torch.testing.assert_close(weight.detach(), before[name] - 0.1 * weight.grad)

@@ -11,10 +11,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from staq import kernels
-from staq.backpropagation import BitConvolution, ClosedForm, Convolution
-from staq.q_networks import OUTPUT_WEIGHT, ConvMlp, QEnsemble, affine, rectified
-from staq.q_stack import QStack
+from staq.networks import kernels
+from staq.networks.architecture import OUTPUT_WEIGHT
+from staq.networks.conv_mlp import ConvMlp, affine, rectified
+from staq.networks.ensemble import QEnsemble
+from staq.networks.gradients import BitConvolution, ClosedForm, Convolution
+from staq.policy_improvement.q_stack import QStack
 
 BATCH = 24
 
@@ -41,11 +43,11 @@ def networks(n: int, shape: tuple[int, int, int], kernel: int = 3) -> QEnsemble:
     return made
 
 
-def found(ensemble: QEnsemble, kind: type, kept: torch.Tensor, error: torch.Tensor) -> dict[str, torch.Tensor]:
+def found(ensemble: QEnsemble, kind: type, features: torch.Tensor, error: torch.Tensor) -> dict[str, torch.Tensor]:
     """Outputs and gradients, by a first layer of a kind."""
     closed = ClosedForm(ensemble, BATCH)
     assert type(closed.layers[0]) is kind
-    outputs = {"outputs": closed.forward(kept).clone()}
+    outputs = {"outputs": closed.forward(features).clone()}
     closed.backward(error)
     return outputs | {name: w.grad.clone() for name, w in ensemble.weights.items() if w.grad is not None}
 
@@ -64,11 +66,11 @@ def test_sums_over_set_bits_are_the_product(
     ensemble, reference = networks(n_networks, shape, kernel), networks(n_networks, shape, kernel)
     boards = torch.rand(BATCH, *shape) < torch.rand(BATCH, 1, 1, 1)
     boards[0], boards[1] = False, True
-    kept, error = ensemble.architecture.kept(boards), torch.randn(n_networks, 3, BATCH)
-    ours = found(ensemble, BitConvolution, kept, error)
+    features, error = ensemble.architecture.features(boards), torch.randn(n_networks, 3, BATCH)
+    ours = found(ensemble, BitConvolution, features, error)
     kernels.load.cache_clear()
     monkeypatch.setenv("STAQ_COMPILE", "0")
-    plain = found(reference, Convolution, kept, error)
+    plain = found(reference, Convolution, features, error)
     assert ours.keys() == plain.keys()
     for name, expected in plain.items():
         torch.testing.assert_close(ours[name], expected, rtol=1e-4, atol=1e-4, msg=name)
@@ -78,8 +80,8 @@ def test_what_is_not_a_number_is_not_hidden(compiler: None) -> None:
     ensemble = networks(2, (10, 10, 4))
     with torch.no_grad():
         ensemble.weights["conv.0.weight"][1] = torch.nan
-    kept = ensemble.architecture.kept(torch.ones(BATCH, 10, 10, 4, dtype=torch.bool))
-    outputs = ClosedForm(ensemble, BATCH).forward(kept)
+    features = ensemble.architecture.features(torch.ones(BATCH, 10, 10, 4, dtype=torch.bool))
+    outputs = ClosedForm(ensemble, BATCH).forward(features)
     assert outputs[0].isfinite().all()
     assert outputs[1].isnan().all()
 
@@ -91,7 +93,9 @@ def test_boards_that_were_normalised_are_multiplied(compiler: None) -> None:
     bits = torch.rand(BATCH, 10, 10, 4) > 0.7
     for boards in (bits, bits.float() - 0.3, ~bits):
         expected = ensemble(boards).detach()
-        torch.testing.assert_close(closed.forward(ensemble.architecture.kept(boards)), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            closed.forward(ensemble.architecture.features(boards)), expected, rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 10, 17, 50, 256])
@@ -154,7 +158,7 @@ def test_without_a_compiler_pytorch_does_it(
     boards = torch.rand(BATCH, 10, 10, 4) > 0.7
     closed = ClosedForm(ensemble, BATCH)
     assert type(closed.layers[0]) is Convolution
-    torch.testing.assert_close(closed.forward(ensemble.architecture.kept(boards)), ensemble(boards).detach())
+    torch.testing.assert_close(closed.forward(ensemble.architecture.features(boards)), ensemble(boards).detach())
 
 
 def test_nowhere_to_write_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +191,8 @@ def test_another_machine_gets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_threads_give_the_same_numbers(compiler: None) -> None:
     torch.set_num_threads(2)
     ensemble = networks(2, (10, 10, 4))
-    kept = ensemble.architecture.kept(torch.rand(BATCH, 10, 10, 4) > 0.7)
+    features = ensemble.architecture.features(torch.rand(BATCH, 10, 10, 4) > 0.7)
     error = torch.randn(2, 3, BATCH)
-    first, second = (found(ensemble, BitConvolution, kept, error) for _ in range(2))
+    first, second = (found(ensemble, BitConvolution, features, error) for _ in range(2))
     for name, values in first.items():
         np.testing.assert_array_equal(values, second[name], err_msg=name)

@@ -7,7 +7,14 @@ import math
 import pytest
 import torch
 
-from staq.soft_bellman import ensemble_value, entropy, half_mse, soft_target, soft_value, soft_value_of_sample
+from staq.policy_evaluation.soft_bellman import (
+    ensemble_value,
+    entropy,
+    half_mse,
+    soft_target,
+    soft_value,
+    soft_value_of_sample,
+)
 
 UNIFORM = torch.full((1, 2), 0.5).log()
 

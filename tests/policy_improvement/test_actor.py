@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from inspect import signature
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import IdentityEnv
 
-from staq.actions import Factors
-from staq.family import FAMILY
-from staq.mirror_descent import StepSize, kl_divergence, mirror_step
-from staq.q_networks import OUTPUT_BIAS, OUTPUT_WEIGHT, ConvMlp, QEnsemble
-from staq.q_stack import QStack
-from staq.replay import Replay
-from staq.soft_bellman import soft_value
-from staq.updates import ActorUpdate, GradientActor, NaturalGradientUpdate
-from staq.updates.actor import direct, information_projection, moment_projection
-from staq.updates.natural_gradient import conjugate_gradients
+from staq.experience.states import States
+from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT
+from staq.networks.conv_mlp import ConvMlp
+from staq.networks.ensemble import QEnsemble
+from staq.networks.optimizer import FusedAdam
+from staq.policy_evaluation.soft_bellman import soft_value
+from staq.policy_improvement.actor import (
+    Actor,
+    DirectOptimization,
+    GradientActor,
+    InformationProjection,
+    MomentProjection,
+    direct,
+    information_projection,
+    moment_projection,
+)
+from staq.policy_improvement.improvement import LogitsChange
+from staq.policy_improvement.mirror_descent import StepSize, kl_divergence, mirror_step
+from staq.policy_improvement.natural_gradient import NaturalGradient, conjugate_gradients
+from staq.policy_improvement.q_stack import QStack
+from staq.registry import ALGORITHMS
 
 N_STATES, N_ACTIONS = 6, 3
 STEP = StepSize(entropy_weight=0.4, kl_weight=0.8)
@@ -33,29 +39,33 @@ def linear() -> ConvMlp:
     return ConvMlp(SPACE, N_ACTIONS, net_arch=[])
 
 
-def states_in_equal_number(architecture: ConvMlp | None = None) -> tuple[Replay, QEnsemble]:
-    """A replay in which every state occurs equally often and leads to the next, and two critics with random tables."""
+GENERATOR = torch.Generator()
+
+
+def random_critics(architecture: ConvMlp | None = None) -> QEnsemble:
+    """Two critics with random tables."""
     torch.manual_seed(0)
-    n = 4 * N_STATES
-    replay = Replay(n, SPACE, spaces.Discrete(N_ACTIONS), Factors([N_ACTIONS]), torch.Generator().manual_seed(0))
-    states = np.arange(n) % N_STATES
-    for state in states:
-        replay.add(
-            np.array([state]),
-            np.array([(state + 1) % N_STATES]),
-            np.array([0]),
-            np.array([0.0]),
-            np.array([False]),
-            [{}],
-        )
+    GENERATOR.manual_seed(0)
     critics = QEnsemble(architecture or linear(), 2)
     with torch.no_grad():
         critics.weights[OUTPUT_WEIGHT].normal_()
         critics.weights[OUTPUT_BIAS].normal_()
-    return replay, critics
+    return critics
 
 
-def policy(update: ActorUpdate) -> torch.Tensor:
+def improve(update: Actor, critics: QEnsemble) -> LogitsChange:
+    """An update on states of which every one occurs equally often."""
+    obs = torch.arange(4 * N_STATES) % N_STATES
+    states = States(
+        obs,
+        lambda: critics(obs).mean(0).t(),
+        lambda: update.log_policy(obs).float(),
+        lambda n: torch.randint(len(obs), (n, 24), generator=GENERATOR),
+    )
+    return update.improve(critics, states, STEP)
+
+
+def policy(update: Actor) -> torch.Tensor:
     return update.logits(update.accumulated(torch.arange(N_STATES))).log_softmax(-1)
 
 
@@ -64,31 +74,30 @@ def table(critics: QEnsemble) -> torch.Tensor:
         return critics(torch.arange(N_STATES)).mean(0).t().double()
 
 
-def converged(update: GradientActor) -> GradientActor:
-    assert update.optimizer is not None
-    for group in update.optimizer.param_groups:
-        group["lr"] = 0.01
+def gradient_actor(kind: type[GradientActor], steps: int, rate: float = 0.01) -> GradientActor:
+    update = kind(linear(), 2, GradientActor.Settings(actor_steps=steps))
+    update.optimizer = FusedAdam(update.parameters(), lr=rate)
     return update
 
 
-@pytest.mark.parametrize("loss", [moment_projection, direct])
-def test_regularised_actors_reach_the_mirror_descent_policy(loss: Any) -> None:
+@pytest.mark.parametrize("kind", [MomentProjection, DirectOptimization])
+def test_regularised_actors_reach_the_mirror_descent_policy(kind: type[GradientActor]) -> None:
     """Twice: the second update starts from a policy that is not uniform."""
-    replay, critics = states_in_equal_number()
-    update = converged(GradientActor(linear(), 2, loss, actor_steps=2000, batch_size=24))
+    critics = random_critics()
+    update = gradient_actor(kind, 2000)
     for _ in range(2):
         expected = mirror_step(policy(update), table(critics), STEP)
-        update.improve(critics, replay, STEP)
+        improve(update, critics)
         torch.testing.assert_close(policy(update).exp(), expected.exp(), rtol=0, atol=2e-3)
         assert update.diagnostics()["kl_from_exact_update"] < 1e-4
 
 
 def test_the_unregularised_actor_reaches_the_softmax_of_q() -> None:
     """softmax(q/τ), StaQ's policy for M = 1."""
-    replay, critics = states_in_equal_number()
-    update = converged(GradientActor(linear(), 2, information_projection, 3000, 24, regularised=False))
+    critics = random_critics()
+    update = gradient_actor(InformationProjection, 3000)
     for _ in range(2):  # where it starts from plays no part
-        update.improve(critics, replay, STEP)
+        improve(update, critics)
         expected = (table(critics) / STEP.entropy_weight).softmax(-1)
         torch.testing.assert_close(policy(update).exp(), expected, rtol=0, atol=2e-3)
     stack = QStack(linear(), 2, memory_size=1)
@@ -99,11 +108,8 @@ def test_the_unregularised_actor_reaches_the_softmax_of_q() -> None:
 
 
 def actor_of(algo: str) -> GradientActor:
-    """The update that a class of the family is built with, its actor a random table."""
-    env = make_vec_env(lambda: IdentityEnv(dim=N_STATES), n_envs=1)
-    model = FAMILY[algo]("MlpPolicy", env, actor_steps=3000, batch_size=24, device="cpu")
-    update = model._make_update()(linear(), 2)
-    assert isinstance(update, GradientActor)
+    """The improvement of an algorithm, its actor a random table."""
+    update = gradient_actor(ALGORITHMS[algo].load().improvement, 3000)
     with torch.no_grad():
         update.actor.weights[OUTPUT_WEIGHT].normal_()
     return update
@@ -112,18 +118,18 @@ def actor_of(algo: str) -> GradientActor:
 @pytest.mark.parametrize("algo", ["ac-nokl", "ac-mproj", "ac-directopt"])
 def test_each_class_has_its_own_objective(algo: str) -> None:
     """From a policy that is far from both optima, softmax(q/τ) and the mirror descent policy."""
-    replay, critics = states_in_equal_number()
-    update = converged(actor_of(algo))
+    critics = random_critics()
+    update = actor_of(algo)
     step = STEP if algo != "ac-nokl" else StepSize(STEP.entropy_weight, 0.0)
     expected = mirror_step(policy(update), table(critics), step)
-    update.improve(critics, replay, STEP)
+    improve(update, critics)
     torch.testing.assert_close(policy(update).exp(), expected.exp(), rtol=0, atol=2e-3)
 
 
 @pytest.mark.parametrize("algo", ["ac-nokl", "ac-mproj", "ac-directopt"])
 def test_each_class_has_its_own_gradient(algo: str) -> None:
     """Where two objectives have one optimum, the way there still tells them apart: one step of each, by hand."""
-    _, critics = states_in_equal_number()
+    critics = random_critics()
     update = actor_of(algo)
     step = update.effective(STEP)
     log_pi = policy(update).float()
@@ -135,7 +141,7 @@ def test_each_class_has_its_own_gradient(algo: str) -> None:
         wanted = p * (ratio - (p * ratio).sum(-1, keepdim=True))
         wanted = wanted * (STEP.entropy_weight + STEP.kl_weight if algo == "ac-directopt" else 1.0)
     logits = update.actor(torch.arange(N_STATES))[0].t().detach().requires_grad_()
-    update.loss(logits.log_softmax(-1), q, log_pi, step).backward()
+    type(update).loss(logits.log_softmax(-1), q, log_pi, step).backward()
     assert logits.grad is not None
     torch.testing.assert_close(logits.grad, wanted / N_STATES, rtol=1e-4, atol=1e-6)
 
@@ -154,40 +160,43 @@ def test_losses_by_hand() -> None:
 
 
 def test_actors_leave_the_critics_alone() -> None:
-    replay, critics = states_in_equal_number()
+    critics = random_critics()
     before = {name: w.detach().clone() for name, w in critics.weights.items()}
-    for update in (
-        converged(GradientActor(linear(), 2, direct, 50, 24)),
-        NaturalGradientUpdate(linear(), 2, 0.01, 5, 0.0, 10),
-    ):
-        update.improve(critics, replay, STEP)
+    updates: list[Actor] = [gradient_actor(DirectOptimization, 50), natural_gradient(0.01)]
+    for update in updates:
+        improve(update, critics)
         assert policy(update).exp().std() > 0.01  # it did learn
         for name, weight in critics.weights.items():
             assert weight.grad is None
             assert torch.equal(weight, before[name])
 
 
-def test_the_replay_follows_the_actor() -> None:
-    replay, critics = states_in_equal_number()
-    update = converged(GradientActor(linear(), 2, direct, 50, 24))
-    update.improve(critics, replay, STEP)
-    expected = update.accumulated(replay.next_observations)
-    torch.testing.assert_close(replay.accumulated, expected)
+def test_the_change_it_reports_is_the_change_it_made() -> None:
+    critics, states = random_critics(), torch.arange(N_STATES)
+    for update in (gradient_actor(DirectOptimization, 50), natural_gradient(0.01)):
+        before = update.accumulated(states)
+        change = improve(update, critics)
+        expected = update.accumulated(states)
+        assert not torch.equal(expected, before)
+        assert torch.equal(change.applied(before, states, update.architecture), expected)
 
 
-def natural_gradient(max_kl: float = 1e-4, damping: float = 0.0) -> NaturalGradientUpdate:
-    return NaturalGradientUpdate(linear(), 2, max_kl, cg_steps=60, cg_damping=damping, line_search_steps=10)
+def natural_gradient(
+    max_kl: float = 1e-4, architecture: ConvMlp | None = None, cg_steps: int = 60, damping: float = 0.0
+) -> NaturalGradient:
+    settings = NaturalGradient.Settings(max_kl, cg_steps, damping, line_search_steps=10)
+    return NaturalGradient(architecture or linear(), 2, settings)
 
 
 def test_the_natural_gradient_is_q_minus_tau_xi() -> None:
     """In every state, up to a constant: the step of Cen et al. in the space of logits, from a policy with a ξ."""
-    replay, critics = states_in_equal_number()
+    critics = random_critics()
     update = natural_gradient(max_kl=1e-3)
     with torch.no_grad():
         update.actor.weights[OUTPUT_WEIGHT].normal_().mul_(2)
     for _ in range(3):
         before = update.accumulated(torch.arange(N_STATES))
-        update.improve(critics, replay, STEP)
+        improve(update, critics)
         step = update.accumulated(torch.arange(N_STATES)) - before
         wanted = table(critics) - STEP.entropy_weight * before
         wanted -= wanted.mean(-1, keepdim=True)
@@ -199,7 +208,7 @@ def test_the_natural_gradient_is_q_minus_tau_xi() -> None:
 def test_fisher_products_equal_the_matrix() -> None:
     """F = E[Jᵀ(diag π − ππᵀ)J], written out for a small network."""
     torch.manual_seed(0)
-    update = NaturalGradientUpdate(ConvMlp(SPACE, N_ACTIONS, net_arch=[4]), 2, 0.01, 10, 0.3, 10)
+    update = natural_gradient(0.01, ConvMlp(SPACE, N_ACTIONS, net_arch=[4]), 10, 0.3)
     with torch.no_grad():
         update.actor.weights[OUTPUT_WEIGHT].normal_()
     obs = torch.arange(N_STATES)
@@ -222,7 +231,7 @@ def test_fisher_products_equal_the_matrix() -> None:
 
 def test_the_gradient_is_that_of_the_objective() -> None:
     torch.manual_seed(0)
-    update = NaturalGradientUpdate(ConvMlp(SPACE, N_ACTIONS, net_arch=[4]), 2, 0.01, 10, 0.0, 10)
+    update = natural_gradient(0.01, ConvMlp(SPACE, N_ACTIONS, net_arch=[4]), 10)
     with torch.no_grad():
         update.actor.weights[OUTPUT_WEIGHT].normal_()
     obs, q = torch.arange(N_STATES), torch.randn(N_STATES, N_ACTIONS)
@@ -237,13 +246,13 @@ def test_the_gradient_is_that_of_the_objective() -> None:
 @pytest.mark.parametrize("max_kl", [1e-4, 1e-2, 0.1, 1.0])
 def test_the_line_search_never_exceeds_its_limit_and_always_gains(max_kl: float) -> None:
     """From policies far from uniform, where a quadratic model of the divergence is several times too small."""
-    replay, critics = states_in_equal_number()
+    critics = random_critics()
     update, q = natural_gradient(max_kl), table(critics)
     with torch.no_grad():
         update.actor.weights[OUTPUT_WEIGHT].normal_().mul_(4)
     for _ in range(20):
         before = policy(update)
-        update.improve(critics, replay, STEP)
+        improve(update, critics)
         after = policy(update)
         assert kl_divergence(after, before).mean().item() <= max_kl * (1 + 1e-4)
         if not torch.equal(after, before):
@@ -253,46 +262,45 @@ def test_the_line_search_never_exceeds_its_limit_and_always_gains(max_kl: float)
 
 def test_the_first_step_is_as_long_as_the_limit_allows() -> None:
     """Near the uniform policy the quadratic model is right: √(2ε/gᵀF⁻¹g) F⁻¹g goes as far as ε."""
-    replay, critics = states_in_equal_number()
+    critics = random_critics()
     update = natural_gradient(1e-4)
     before = policy(update)
-    update.improve(critics, replay, STEP)
+    improve(update, critics)
     assert kl_divergence(policy(update), before).mean().item() == pytest.approx(1e-4, rel=0.4)
 
 
 def test_a_step_that_is_too_long_is_shortened_and_taken() -> None:
-    replay, critics = states_in_equal_number()
+    critics = random_critics()
     update = natural_gradient(0.5)
     with torch.no_grad():
         update.actor.weights[OUTPUT_WEIGHT].normal_().mul_(4)
     before = policy(update)
-    update.improve(critics, replay, STEP)
+    improve(update, critics)
     assert update.diagnostics()["line_search_trials"] > 1
     assert not torch.equal(policy(update), before)
 
 
 def test_an_actor_keeps_its_weights_and_its_optimisers_state() -> None:
-    replay, critics = states_in_equal_number()
-    update = converged(GradientActor(linear(), 2, moment_projection, actor_steps=30, batch_size=24))
+    critics = random_critics()
+    update = gradient_actor(MomentProjection, 30)
     assert update.optimizer is not None
-    update.improve(critics, replay, STEP)
+    improve(update, critics)
     first = policy(update)
     for group in update.optimizer.param_groups:
         group["lr"] = 0.0
-    update.improve(critics, replay, STEP)
+    improve(update, critics)
     assert torch.equal(policy(update), first), "warm-started"
     assert not torch.equal(first, torch.zeros_like(first).log_softmax(-1))
     assert {int(state["step"]) for state in update.optimizer.state.values()} == {60}
-    assert all(signature(FAMILY[algo]).parameters["actor_steps"].default == 5000 for algo in ("ac-mproj", "ac-nokl"))
 
 
 def test_a_step_that_cannot_gain_is_not_taken() -> None:
-    replay, critics = states_in_equal_number()
+    critics = random_critics()
     update = natural_gradient()
     with torch.no_grad():
         for weight in critics.weights.values():
             weight.zero_()  # the uniform policy is best
-    update.improve(critics, replay, STEP)
+    improve(update, critics)
     torch.testing.assert_close(policy(update).exp(), torch.full((N_STATES, N_ACTIONS), 1 / 3, dtype=torch.float64))
     assert update.diagnostics()["line_search_trials"] == 0
 

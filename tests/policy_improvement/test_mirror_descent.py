@@ -10,7 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from staq.mirror_descent import StepSize, annealed, centred, kl_divergence, memory_correction, pushed_weights
+from staq.policy_improvement.mirror_descent import (
+    StepSize,
+    annealed,
+    centred,
+    kl_divergence,
+    memory_correction,
+    pushed_weights,
+)
 
 
 def test_step_size_by_hand() -> None:

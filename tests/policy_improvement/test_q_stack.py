@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from staq.mirror_descent import StepSize, memory_correction
+from staq.networks.architecture import Architecture
+from staq.networks.chunks import CPU_BLOCK
+from staq.networks.conv_mlp import ConvMlp
 from staq.policies import _custom_architecture
-from staq.q_networks import Architecture, ConvMlp
-from staq.q_stack import BLOCK_SIZE, QStack
-from tests.test_q_networks import BOARD, VECTOR, TinyExtractor, random_weights
+from staq.policy_improvement.mirror_descent import StepSize, memory_correction
+from staq.policy_improvement.q_stack import QStack
+from tests.conftest import BOARD, VECTOR, TinyExtractor, random_weights
 
 MLP = ConvMlp(VECTOR, 3, [8])
 
@@ -50,7 +52,7 @@ def observations(architecture: Architecture, n: int = 9) -> torch.Tensor:
     return torch.randn(n, 5)
 
 
-@pytest.mark.parametrize("memory", [1, 2, 7, BLOCK_SIZE + 3, None])
+@pytest.mark.parametrize("memory", [1, 2, 7, CPU_BLOCK + 3, None])
 @pytest.mark.parametrize(
     "architecture",
     [
@@ -66,7 +68,7 @@ def test_stack_equals_a_loop(architecture: Architecture, memory: int | None) -> 
     torch.manual_seed(0)
     stack, plain = QStack(architecture, 2, memory), PlainStack(architecture, memory)
     obs = observations(architecture)
-    pushes = 2 * memory + 2 if memory else BLOCK_SIZE + 5
+    pushes = 2 * memory + 2 if memory else CPU_BLOCK + 5
     for k in range(pushes):
         weights = random_weights(architecture, 2)
         beta = StepSize(2.0 - 1.6 * k / pushes, 20.0).beta
@@ -106,7 +108,7 @@ def test_without_a_limit_old_blocks_are_never_moved() -> None:
     stack = QStack(MLP, 1, None)
     stack.push(random_weights(MLP, 1), 0.9)
     address = stack.blocks[0]["mlp.0.weight"].data_ptr()
-    for _ in range(2 * BLOCK_SIZE):
+    for _ in range(2 * CPU_BLOCK):
         stack.push(random_weights(MLP, 1), 0.9)
     assert stack.blocks[0]["mlp.0.weight"].data_ptr() == address
     assert len(stack.blocks) == 3
@@ -137,7 +139,7 @@ def test_the_ring_keeps_the_last_m(memory: int | None, pushes: int) -> None:
     for k in range(pushes):
         stack.push({name: torch.full((1, *shape), float(k)) for name, shape in stack.shapes.items()}, 0.5)
     kept = list(range(max(0, pushes - (memory or pushes)), pushes))
-    assert list(stack.kept_pushes) == kept
+    assert list(stack.retained_pushes) == kept
     assert [stack.ensemble(k)["output.bias"][0, 0].item() for k in kept] == kept
     assert stack.relative_weights == [0.5 ** (pushes - 1 - k) for k in kept]
 
@@ -156,7 +158,7 @@ def test_state_round_trips_into_any_larger_limit(pushes: int, new_memory: int | 
     torch.testing.assert_close(loaded.accumulated(obs), stack.accumulated(obs), rtol=1e-5, atol=1e-5)
     more: list[Any] = [random_weights(MLP, 2) for _ in range(4)]
     plain = PlainStack(MLP, new_memory)
-    for push in stack.kept_pushes:
+    for push in stack.retained_pushes:
         plain.push(stack.ensemble(push), 0.8)
     for weights in more:
         loaded.push(weights, 0.8)

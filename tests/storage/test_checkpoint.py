@@ -21,9 +21,9 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from staq import Checkpoints, StaQ, resume
-from staq.checkpoint import newest_state
-from staq.envs.snapshot import CannotRestore, restore, restores_exactly, snapshot
-from staq.whole_files import DamagedFile, read, write_atomically
+from staq.storage.atomic_files import DamagedFile, read, write_atomically
+from staq.storage.checkpoint import newest_state
+from staq.storage.environment_snapshot import CannotRestore, restore, restores_exactly, snapshot
 from tests.conftest import SMALL, Endless, assert_identical, small_model
 
 
@@ -357,7 +357,7 @@ def newest_number(folder: Path) -> int:
 def test_kill_9_at_random_moments_loses_at_most_an_iteration(tmp_path: Path, env_id: str) -> None:
     """Ten kills, each some iterations and a random fraction of one after the last; then the run is finished."""
     total = 24_000
-    script = RUN.format(root=str(Path(__file__).parents[1]), env=env_id, total=total)
+    script = RUN.format(root=str(Path(__file__).parents[2]), env=env_id, total=total)
     rng, before = np.random.default_rng(0), 0
     for _ in range(10):
         process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])

@@ -17,9 +17,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from staq import BoundaryActions, StaQ, load_policy
-from staq.export import DESCRIPTION, WEIGHTS, describe_space, space_from
-from tests.conftest import SMALL, Endless, small_model
-from tests.test_q_networks import TinyExtractor
+from staq.storage.export import DESCRIPTION, WEIGHTS, describe_space, space_from
+from tests.conftest import SMALL, Endless, TinyExtractor, small_model
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_a_full_disk_is_named_and_keeps_the_export_before_it(tmp_path: Path, mon
     def full(*_: Any, **__: Any) -> None:
         raise SafetensorError("No space left on device")
 
-    monkeypatch.setattr("staq.export.save_file", full)
+    monkeypatch.setattr("staq.storage.export.save_file", full)
     with pytest.raises(OSError, match="could not be exported to .*policy: No space left"):
         model.export(tmp_path / "policy")
     load_policy(tmp_path / "policy")

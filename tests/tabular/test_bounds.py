@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from staq.mirror_descent import memory_correction, pushed_weights
+from staq.policy_improvement.mirror_descent import memory_correction, pushed_weights
 from staq.tabular import bounds
 from staq.tabular.audit import audit
 from staq.tabular.mdp import dirichlet, garnet

@@ -9,11 +9,11 @@ import fnmatch
 from dataclasses import dataclass, field
 from typing import Any
 
-from staq import data_files
-from staq.arguments import NO_MEANING_HERE, hyperparameters, nearest
-from staq.family import FAMILY
-from staq.rivals import RIVALS
-from staq.rivals import class_of as rival_class
+from staq import registry
+from staq.baselines.hyperparameters import defaults as baseline_defaults
+from staq.hyperparameters import NO_MEANING_HERE, defaults_of, nearest
+from staq.registry import ALGORITHMS
+from staq.storage import data_files
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,13 @@ class Preset:
     """How long a run is."""
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     """Departures from the algorithm's defaults."""
-    algorithms: list[str] = field(default_factory=lambda: list(FAMILY))
-    """Whose it is, by the names of the command line."""
     n_envs: int = 50
     """Environments in parallel."""
+
+    @property
+    def algorithms(self) -> list[str]:
+        """Whose it is, by the names of the command line: a baseline's begins with its name, the others are ours."""
+        return registry.with_presets(self.name)
 
 
 def names() -> list[str]:
@@ -57,24 +60,21 @@ def for_environment(env_id: str, algo: str = "staq") -> Preset:
     return next(preset for preset in candidates if preset.name.endswith("classic"))
 
 
-def algorithms() -> list[str]:
-    """Every algorithm that there are presets for."""
-    return [*FAMILY, *RIVALS]
-
-
-def defaults(algo: str = "staq") -> dict[str, Any]:
+def defaults(algo: str = "staq", evaluation: str = "replay") -> dict[str, Any]:
     """An algorithm's hyperparameters and their defaults."""
-    if algo in FAMILY:
-        return hyperparameters(FAMILY[algo])
-    in_steps = {"exploration_steps": None} if algo.endswith("dqn") else {"anneal_steps": None}
-    return hyperparameters(rival_class(algo)) | in_steps
+    if ALGORITHMS[algo].ours:
+        groups = ALGORITHMS[algo].load().groups(evaluation)
+        return {"evaluation": evaluation} | defaults_of(groups) | {"policy_kwargs": None}
+    return baseline_defaults(algo)
 
 
 def check_hyperparameters(values: dict[str, Any], algo: str = "staq") -> None:
     """Raises for a name that the algorithm does not have."""
+    known = defaults(algo, values.get("evaluation", "replay"))
     for key in values:
-        if key in defaults(algo):
+        if key in known:
             continue
-        if algo in FAMILY and key in NO_MEANING_HERE:
-            raise ValueError(f"{key!r} has no meaning for {FAMILY[algo].__name__}: {NO_MEANING_HERE[key]}.")
-        raise ValueError(f"{algo} has no hyperparameter {key!r}.{nearest(key, list(defaults(algo)))}")
+        record = ALGORITHMS[algo]
+        if record.ours and key in NO_MEANING_HERE:
+            raise ValueError(f"{key!r} has no meaning for {record.class_name}: {NO_MEANING_HERE[key]}.")
+        raise ValueError(f"{algo} has no hyperparameter {key!r}.{nearest(key, known)}")

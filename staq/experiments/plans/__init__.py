@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from staq import data_files
+from staq.storage import data_files
 
 
 @dataclass(frozen=True)

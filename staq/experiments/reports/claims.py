@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from staq.experiments import Experiment
-from staq.reports.scores import Results, can_be_normalised, normalised
-from staq.reports.statistics import Estimate, mean_interval
-from staq.timing import INTERVAL
+from staq.experiments.plans import Experiment
+from staq.experiments.reports.scores import Results, can_be_normalised, normalised
+from staq.experiments.reports.statistics import Estimate, mean_interval
+from staq.experiments.timing import INTERVAL
 
 CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "not decidable at this budget"
 OPEN_TIMES = "not decidable by these rounds"
@@ -29,7 +29,7 @@ UNIFORM, BEST = "a uniform policy", "the best of the paper's Table 1"
 FIXED = {UNIFORM: 0.0, BEST: 1.0}
 """Normalised returns that take no run."""
 ACTORS = ("AC-NoKL", "AC-MProj", "AC-DirectOpt")
-RIVALS = ("DQN", "M-DQN", "PPO", "TRPO")
+BASELINES = ("DQN", "M-DQN", "PPO", "TRPO")
 BUT_MOUNTAINCAR = (
     *("CartPole-v1", "Acrobot-v1", "LunarLander-v3"),
     *(f"MinAtar/{game}-v1" for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")),
@@ -88,14 +88,14 @@ CLAIMS: dict[str, list[Claim]] = {
     ],
     "deep-rl": [
         Claim(
-            f"StaQ reaches {rival} everywhere but on MountainCar",
+            f"StaQ reaches {baseline} everywhere but on MountainCar",
             "StaQ M=300",
             "reaches",
-            rival,
+            baseline,
             BUT_MOUNTAINCAR,
             one_by_one=True,
         )
-        for rival in (*RIVALS, "NatGrad")
+        for baseline in (*BASELINES, "NatGrad")
     ]
     + [
         Claim(
@@ -108,7 +108,7 @@ CLAIMS: dict[str, list[Claim]] = {
     ],
     "mountaincar": [
         Claim("sticky StaQ solves MountainCar", "StaQ sticky", "reaches", BEST),
-        *(Claim(f"sticky StaQ reaches {rival}", "StaQ sticky", "reaches", rival) for rival in RIVALS),
+        *(Claim(f"sticky StaQ reaches {baseline}", "StaQ sticky", "reaches", baseline) for baseline in BASELINES),
         Claim("softmax StaQ fails to learn", "StaQ softmax", "same", UNIFORM),
     ],
     "epsilon": [

@@ -14,10 +14,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from staq.experiments.plan import Planned
-from staq.plots import COLOURS, STYLES
-from staq.reports.scores import Curves, Finals, Results, normalised
-from staq.reports.statistics import (
+from staq.cli.plot import COLOURS, STYLES
+from staq.experiments.record import Planned
+from staq.experiments.reports.scores import Curves, Finals, Results, normalised
+from staq.experiments.reports.statistics import (
     Estimate,
     interquartile_curves,
     interquartile_means,

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from staq.experiments import Experiment, luck
-from staq.experiments.plan import Planned
-from staq.reports import claims, figures
-from staq.reports.scores import (
+from staq.cli.runs import provenance
+from staq.experiments import random_policy
+from staq.experiments.plans import Experiment
+from staq.experiments.record import Planned
+from staq.experiments.reports import claims, figures
+from staq.experiments.reports.scores import (
     RANDOM,
     Finals,
     Results,
@@ -24,8 +26,7 @@ from staq.reports.scores import (
     results,
     timings,
 )
-from staq.reports.statistics import mean_interval, probabilities_of_improvement
-from staq.runs import provenance
+from staq.experiments.reports.statistics import mean_interval, probabilities_of_improvement
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -90,7 +91,7 @@ def _returns(experiment: Experiment, runs: Sequence[Planned], out: Path, folder:
     else:
         reason = NOTHING_TOGETHER if any(env in RANDOM for env in found) else NO_SCALE
         yield f'<p class="note">{html.escape(reason)}</p>'
-    counts = luck.read(out)
+    counts = random_policy.read(out)
     if counts:
         yield _section("What a uniform policy reaches", [figures.luck(counts, folder)], LUCK)
     entropies = figures.entropies(runs, variants, folder) if experiment.sticky_rates else None

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from staq.evaluation import read_rows
-from staq.experiments.plan import TIMING, Planned
+from staq.cli.rollouts import read_rows
+from staq.experiments.record import TIMING, Planned
 
 RANDOM = {
     "CartPole-v1": 22.2,

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from rliable import library, metrics
 
-from staq import experiments
-from staq.evaluation import Evaluation, write_rows
-from staq.experiments.plan import FINISHED, TIMING, Planned, plan
-from staq.reports import claims, figures, write
-from staq.reports.claims import CONFIRMED, OPEN, OPEN_TIMES, REFUTED
-from staq.reports.scores import (
+from staq.cli.rollouts import Evaluation, write_rows
+from staq.experiments import plans as experiments
+from staq.experiments.record import FINISHED, TIMING, Planned, plan
+from staq.experiments.reports import claims, figures, write
+from staq.experiments.reports.claims import CONFIRMED, OPEN, OPEN_TIMES, REFUTED
+from staq.experiments.reports.scores import (
     RANDOM,
     Curves,
     Results,
@@ -31,7 +31,7 @@ from staq.reports.scores import (
     results,
     timings,
 )
-from staq.reports.statistics import (
+from staq.experiments.reports.statistics import (
     REPETITIONS,
     Estimate,
     interquartile_curves,

@@ -1,0 +1,187 @@
+"""``staq train``: a new run, or one that goes on."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from staq import registry
+from staq.cli import presets
+from staq.cli.options import checked_device, toml_value, whole_number
+from staq.cli.runs import DEFAULT_EPISODES, Config, configured
+from staq.hyperparameters import settings_of
+from staq.registry import ALGORITHMS, EVALUATIONS
+
+OVERRIDE = "hyperparameter "
+UNSET = object()
+
+
+def add_command(commands: Any) -> None:
+    """``staq train``"""
+    command = commands.add_parser(
+        "train",
+        help="train an agent, or resume a run",
+        usage="staq train ENV [options], or staq train --resume RUN",
+        description="Trains StaQ, a variant or a baseline on ENV with its preset; every hyperparameter is an option.",
+        allow_abbrev=False,
+    )
+    command.set_defaults(command=train)
+    command.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium environment, such as CartPole-v1")
+    command.add_argument("--resume", type=Path, metavar="RUN", help="continue this run, exactly")
+    command.add_argument("--algo", choices=list(ALGORITHMS), help="staq by default")
+    command.add_argument("--preset", help=f"one of {', '.join(presets.names())}; by default the one made for ENV")
+    command.add_argument("--policy", choices=["MlpPolicy", "CnnPolicy"], help="by default the preset's")
+    command.add_argument(
+        "--actions",
+        choices=["factored", "boundary"],
+        help="of a continuous space: choices in every dimension (default), or the bounds of one at a time",
+    )
+    command.add_argument("--timesteps", type=whole_number, help="environment steps in all; by default the preset's")
+    command.add_argument("--seed", type=int, help="0 by default")
+    command.add_argument("--n-envs", type=whole_number, help="environments in parallel; by default the preset's")
+    command.add_argument("--out", type=Path, metavar="RUN", help="the run's folder; by default runs/ENV/ALGO/SEED")
+    command.add_argument("--eval-every", type=whole_number, help="steps between evaluations; by default 50 in a run")
+    command.add_argument("--eval-episodes", type=whole_number, help=f"per evaluation and mode ({DEFAULT_EPISODES})")
+    command.add_argument("--threads", type=whole_number, help=f"CPU threads ({torch.get_num_threads()})")
+    command.add_argument("--device", help="auto, cpu or cuda")
+    command.add_argument("--wandb", metavar="PROJECT", help="also log to Weights & Biases")
+    group = command.add_argument_group(
+        "hyperparameters", "written as in TOML, none for None; in brackets the default where no preset says it"
+    )
+    for name, text in _hyperparameter_help().items():
+        option = f"--{name.replace('_', '-')}"
+        group.add_argument(option, dest=OVERRIDE + name, type=toml_value, metavar="VALUE", help=text, default=UNSET)
+
+
+def train(options: argparse.Namespace) -> None:
+    from staq.cli import runs
+
+    config, folder = _resumed(options) if options.resume is not None else _configured(options)
+    title = presets.load(config.preset).title
+    print(f"{config.algo} on {config.env}, preset {config.preset} ({title}), seed {config.seed} → {folder}")
+    for name, value in (presets.defaults(config.algo) | config.hyperparameters).items():
+        if name != "policy_kwargs" or value:
+            print(f"  {name:24} {value}{'' if name in config.hyperparameters else '   (default)'}")
+    resuming = options.resume is not None
+    model, finished = runs.train(config, folder, options.line, resuming, wandb_project=options.wandb)
+    if not finished:
+        print(f"Stopped after {model.num_timesteps} steps. Continue with: staq train --resume {folder}")
+        return
+    from staq.cli.plot import learning_curves
+
+    mean, minimum = runs.final_evaluation(model, config, episodes=20)
+    print(f"Greedy return over 20 fresh episodes after {model.num_timesteps} steps: {mean:.1f} (worst {minimum:.1f})")
+    print(f"Model: {folder / 'model'}")
+    try:
+        learning_curves([folder], folder / "learning_curve.png")
+        print(f"Curve: {folder / 'learning_curve.png'}")
+    except ValueError as error:  # too short a run for an evaluation
+        print(error)
+
+
+def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
+    """A new run."""
+    if options.env is None:
+        raise ValueError("Name an environment, as in: staq train CartPole-v1 (or --resume RUN).")
+    algo = options.algo or "staq"
+    config = configured(
+        options.env,
+        presets.load(options.preset) if options.preset else presets.for_environment(options.env, algo),
+        algo,
+        overrides=overrides(options),
+        policy=options.policy,
+        timesteps=options.timesteps,
+        seed=options.seed or 0,
+        n_envs=options.n_envs,
+        eval_every=options.eval_every,
+        eval_episodes=options.eval_episodes or DEFAULT_EPISODES,
+        threads=options.threads,
+        device=checked_device(options.device or "auto"),
+        actions=options.actions,
+    )
+    folder = options.out or _free_folder(config)
+    if folder.exists():
+        raise FileExistsError(
+            f"{folder} exists, and no run is ever overwritten: name another --out, or continue it with "
+            f"staq train --resume {folder}"
+        )
+    return config, folder
+
+
+def _resumed(options: argparse.Namespace) -> tuple[Config, Path]:
+    """A run as it was configured; only its end may be moved."""
+    names = ("env", "algo", "actions", "preset", "policy", "seed", "n_envs", "out", "eval_every", "eval_episodes")
+    given = [name for name in (*names, "threads", "device") if getattr(options, name) is not None]
+    given += list(overrides(options))
+    if given:
+        raise ValueError(
+            f"--resume continues a run as it was configured: leave out {', '.join(given)}. Only --timesteps may be "
+            "given, to extend it."
+        )
+    config = Config.load(options.resume)
+    if options.timesteps is not None and options.timesteps < config.timesteps:
+        raise ValueError(
+            f"--timesteps {options.timesteps} would shorten {options.resume}, which was to have {config.timesteps}: "
+            "a run can only be extended."
+        )
+    return replace(config, timesteps=options.timesteps or config.timesteps), options.resume
+
+
+def overrides(options: argparse.Namespace) -> dict[str, Any]:
+    prefixed = {name: value for name, value in vars(options).items() if name.startswith(OVERRIDE)}
+    return {name.removeprefix(OVERRIDE): value for name, value in prefixed.items() if value is not UNSET}
+
+
+def _free_folder(config: Config) -> Path:
+    base, seed = Path("runs") / config.env.replace("/", "-") / config.algo, config.seed
+    folder, n = base / str(seed), 1
+    while folder.exists():
+        n += 1
+        folder = base / f"{seed}-{n}"
+    return folder
+
+
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _hyperparameter_help() -> dict[str, str]:
+    """What every hyperparameter is, its default, and whose that is where not all algorithms have the same."""
+    owners: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    meanings = {"evaluation": f"how q is learned: {', '.join(EVALUATIONS)}"}
+    every = [name for name, record in ALGORITHMS.items() if not record.extra or _has(record.home.split(":")[0])]
+    for algo in every:
+        for name, default in presets.defaults(algo).items():
+            owners[name][str(default)].append(algo)
+        if ALGORITHMS[algo].ours:
+            described = settings_of(ALGORITHMS[algo].load().groups())
+            meanings |= {name: each.metadata["help"] for name, each in described.items()}
+    return {name: f"{meanings.get(name, '')} [{_defaults(its, every)}]".strip() for name, its in owners.items()}
+
+
+def _defaults(owners: dict[str, list[str]], every: list[str]) -> str:
+    """Of one hyperparameter, given the algorithms that have each."""
+    words = []
+    for default, algos in owners.items():
+        ours = [algo for algo in algos if ALGORITHMS[algo].ours]
+        shared = ["staq and variants"] if ours == registry.ours() else ours
+        of = [*shared, *(algo for algo in algos if not ALGORITHMS[algo].ours)]
+        words.append(default if algos == every else f"{default}: {', '.join(of)}")
+    return "; ".join(words)
+
+
+def unrecognised(words: list[str]) -> str:
+    name = words[0].split("=")[0].removeprefix("--").replace("-", "_")
+    if not words[0].startswith("--"):
+        return f"{words[0]!r} is neither an option nor the value of one."
+    try:
+        presets.check_hyperparameters({name: None})
+    except ValueError as error:
+        return str(error)
+    return f"unrecognised option {words[0]!r} for this command."

@@ -1,0 +1,35 @@
+"""Environments by name, as runs use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+
+from staq.actions import BoundaryActions
+from staq.envs import mujoco
+
+EXTRA_OF = {"MinAtar": "minatar", "Box2D": "box2d", "box2d": "box2d", "mujoco": "mujoco", "MuJoCo": "mujoco"}
+
+
+def make_envs(env_id: str, n_envs: int, actions: str | None = None) -> VecMonitor:
+    """Environments with their returns counted."""
+    return VecMonitor(DummyVecEnv([lambda: make_env(env_id, actions)] * n_envs))
+
+
+def make_env(env_id: str, actions: str | None = None, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    """One environment; a missing extra, an unknown name or actions of another kind are a clear error."""
+    try:
+        options = mujoco.options_for(env_id, filmed=render_mode is not None)
+        # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
+        env = gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **options)
+    except gymnasium.error.DependencyNotInstalled as error:
+        extra = next((name for word, name in EXTRA_OF.items() if word in str(error)), None)
+        hint = f" Install it with: pip install 'staq[{extra}]'" if extra else ""
+        raise ModuleNotFoundError(f"{env_id} needs a package that is not installed ({error}).{hint}") from error
+    except gymnasium.error.Error as error:
+        raise ValueError(f"The environment {env_id!r} cannot be made: {error}") from error
+    if actions is not None and not isinstance(env.action_space, gymnasium.spaces.Box):
+        raise ValueError(f"{env_id} has finite actions ({env.action_space}): leave out --actions {actions}.")
+    return BoundaryActions(env) if actions == "boundary" else env

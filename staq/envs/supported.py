@@ -1,0 +1,38 @@
+"""Which environments an algorithm takes, and what it says of the others."""
+
+from __future__ import annotations
+
+import math
+
+import gymnasium
+from gymnasium import spaces
+from stable_baselines3.common.type_aliases import GymEnv
+
+from staq.actions.factored import ActionCodec, check_box
+
+
+def supported_env(env: GymEnv | str | None) -> GymEnv | None:
+    """Return the environment, made if it was named; one that cannot work is an error before SB3 fails on it."""
+    if env is None:
+        return None
+    if isinstance(env, str):
+        env = gymnasium.make(env)
+    actions, observations = env.action_space, env.observation_space
+    if not isinstance(actions, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)):
+        raise ValueError(
+            f"There is no support for actions of {actions}: offer a Discrete, MultiDiscrete, MultiBinary or Box space."
+        )
+    if isinstance(actions, spaces.Box):
+        check_box(actions)
+    if isinstance(actions, spaces.MultiBinary) and len(actions.shape) > 1:
+        raise ValueError(
+            f"SB3 has no support for {actions} of several dimensions: offer MultiBinary({math.prod(actions.shape)})."
+        )
+    if ActionCodec(actions).factors.log_count == 0:
+        raise ValueError(f"{actions} has a single action: there is nothing to learn, and ln|A| = 0 scales no entropy.")
+    if isinstance(observations, (spaces.Dict, spaces.Tuple)):
+        raise ValueError(
+            f"There is no support for {type(observations).__name__} observations ({observations}): flatten them with "
+            "gymnasium.wrappers.FlattenObservation."
+        )
+    return env

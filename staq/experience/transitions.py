@@ -1,0 +1,27 @@
+"""What a vectorised environment returns, as transitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def next_observations(new_obs: np.ndarray, dones: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
+    """s' of every environment: where an episode has ended, its last state, which SB3 hands over in the info."""
+    found = np.array(new_obs)
+    for i in np.flatnonzero(dones):
+        if infos[i].get("terminal_observation") is not None:
+            found[i] = infos[i]["terminal_observation"]
+    return found
+
+
+def check_finite(what: str, values: np.ndarray, step: int) -> None:
+    """Raises for the first environment whose reward or observation is no number, before anything is stored."""
+    if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
+        index = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise FloatingPointError(
+            f"Environment {index} returned {what} that is not finite at step {step} "
+            f"({np.asarray(values[index]).tolist()}). Training stopped before it was stored: checkpoints are "
+            "intact. Mend or clip the environment's output."
+        )

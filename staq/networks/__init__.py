@@ -1,0 +1,1 @@
+"""Q-networks of one shape by the hundred, and everything that makes them fast."""

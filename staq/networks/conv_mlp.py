@@ -1,0 +1,202 @@
+"""Convolutions and fully connected layers of many networks at once.
+
+A convolution is a product over the patches of its input, which on boards of 10×10 beats a convolution kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.preprocessing import get_flattened_obs_dim
+from torch import nn
+
+from staq.actions import Factors
+from staq.networks import kernels
+from staq.networks.architecture import OUTPUT_BIAS, Architecture, Weights
+
+ConvArch = Sequence[tuple[int, int, int]]
+"""One (filters, kernel size, stride) per convolution, without padding."""
+
+Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Weights, biases, inputs → outputs, of N networks."""
+
+
+class ConvMlp(Architecture):
+    """Convolutions (maybe none), then fully connected layers (maybe none)."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        n_actions: int | Factors,
+        net_arch: Sequence[int],
+        activation_fn: type[nn.Module] = nn.ReLU,
+        conv_arch: ConvArch = (),
+        channels_last: bool = True,
+        normalize_images: bool = True,
+    ) -> None:
+        self.conv_arch = [(int(f), int(k), int(s)) for f, k, s in conv_arch]
+        self.net_arch = [int(width) for width in net_arch]
+        self.activation = activation_fn()
+        # In place: nobody needs what a layer had before it was rectified.
+        self._rectifies = type(self.activation) is nn.ReLU
+        self._activated = torch.relu_ if self._rectifies else self.activation
+        self.channels_last = channels_last
+        n_inputs = get_flattened_obs_dim(observation_space)
+        self.trunk_shapes: dict[str, tuple[int, int]] = {}  # (inputs, outputs)
+        self.first_size: tuple[int, ...] = ()  # height and width of what comes out of the first convolution
+        if self.conv_arch:
+            n_inputs = self._convolution_shapes(observation_space)
+        for i, width in enumerate(self.net_arch):
+            self.trunk_shapes[f"mlp.{i}"] = (n_inputs, width)
+            n_inputs = width
+        super().__init__(observation_space, n_actions, n_inputs, normalize_images)
+
+    def _convolution_shapes(self, space: spaces.Space) -> int:
+        if space.shape is None or len(space.shape) != 3:
+            raise ValueError(
+                f"CnnPolicy needs observations with three axes (height, width, channel), not {space}: "
+                "use MlpPolicy for vectors."
+            )
+        height, width, channels = space.shape if self.channels_last else (*space.shape[1:], space.shape[0])
+        for i, (filters, kernel, stride) in enumerate(self.conv_arch):
+            if min(height, width) < kernel:
+                raise ValueError(
+                    f"conv_arch={self.conv_arch}: layer {i} has kernel size {kernel} but its input is "
+                    f"{height}×{width}. Use smaller kernels or fewer layers, or set channels_last="
+                    f"{not self.channels_last} in policy_kwargs if the axes of {space.shape} were mistaken."
+                )
+            self.trunk_shapes[f"conv.{i}"] = (kernel * kernel * channels, filters)
+            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+            channels = filters
+            if i == 0:
+                self.first_size = (height, width)
+        return channels * height * width
+
+    def initial_trunk(self) -> dict[str, torch.Tensor]:
+        weights = {}
+        for name, (inputs, outputs) in self.trunk_shapes.items():
+            bound = 1.0 / math.sqrt(inputs)  # PyTorch's default for linear and convolution layers
+            weights[f"{name}.weight"] = torch.empty(outputs, inputs).uniform_(-bound, bound).t().contiguous()
+            weights[f"{name}.bias"] = torch.empty(outputs).uniform_(-bound, bound)
+        return weights
+
+    def features(self, obs: torch.Tensor) -> torch.Tensor:
+        """Of boards of bits the patches, which are few bytes and a gather of short runs to make: [B, H'·W'·inputs]."""
+        if not self.conv_arch or obs.dtype != torch.bool:
+            return obs
+        return self._patches(obs.unsqueeze(0)).flatten(2)[0]
+
+    def inputs(self, features: torch.Tensor) -> torch.Tensor:
+        """What the first layer of every network multiplies: [1, B, inputs], or patches [1, B, H', W', inputs]."""
+        if self.conv_arch and features.dim() == 2:  # patches already
+            return features.view(torch.uint8).float().view(1, len(features), *self.first_size, -1)
+        x = self.preprocessed(features).unsqueeze(0)  # [1, B, ...]
+        return self._patches(x) if self.conv_arch else x.flatten(2)
+
+    def inputs_of_many(self, features: torch.Tensor) -> torch.Tensor | Distinct:
+        """Of the patches of boards, most of which are alike, each only once."""
+        if not self.conv_arch or features.dim() != 2:
+            return self.inputs(features)
+        found = distinct_rows(features.view(-1, self.trunk_shapes["conv.0"][0]))
+        if found is None:
+            return self.inputs(features)
+        rows, places = found
+        return Distinct(rows.view(torch.uint8).float().unsqueeze(0), places, (len(features), *self.first_size))
+
+    def _patches(self, x: torch.Tensor) -> torch.Tensor:
+        return patches(x if self.channels_last else x.permute(0, 1, 3, 4, 2), *self.conv_arch[0][1:])
+
+    def hidden(self, weights: Weights, inputs: torch.Tensor | Distinct) -> torch.Tensor:
+        return self._hidden(weights, inputs, lambda *layer: self._activated(affine(*layer)))
+
+    def hidden_of_many(self, weights: Weights, inputs: torch.Tensor | Distinct) -> torch.Tensor:
+        return self._hidden(weights, inputs, rectified) if self._rectifies else self.hidden(weights, inputs)
+
+    def _hidden(self, weights: Weights, inputs: torch.Tensor | Distinct, layer: Layer) -> torch.Tensor:
+        x = inputs.rows if isinstance(inputs, Distinct) else inputs
+        for i in range(len(self.conv_arch)):
+            if i > 0:
+                x = patches(x, *self.conv_arch[i][1:])
+            size: tuple[int, ...] = x.shape[1:-1]  # (B, H', W')
+            x = layer(weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"], x.flatten(1, -2))
+            if i == 0 and isinstance(inputs, Distinct):
+                x, size = x.index_select(1, inputs.places), inputs.size
+            x = x.unflatten(1, size)  # [N, B, H', W', filters]
+        x = x.flatten(2)
+        for i in range(len(self.net_arch)):
+            x = layer(weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"], x)
+        # Without a hidden layer all N networks see the input itself.
+        return x.expand(len(weights[OUTPUT_BIAS]), -1, -1)
+
+
+class Distinct(NamedTuple):
+    """Patches of boards, each only once."""
+
+    rows: torch.Tensor
+    """[1, n, inputs]"""
+    places: torch.Tensor
+    """Where among them the patch of each board and position stands. [B·H'·W']"""
+    size: tuple[int, ...]
+    """(B, H', W')"""
+
+
+def distinct_rows(bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Rows of bits without repetition, and where among them each row stands; None where it would not pay.
+
+    [n, inputs] → [distinct, inputs], [n]
+    """
+    # Up to 52 bits are exactly a number. Longer rows are several numbers in one, which might coincide: see below.
+    inputs, length = bits.shape[1], 52
+    powers = torch.zeros(inputs, -(-inputs // length), dtype=torch.float64, device=bits.device)
+    each = torch.arange(inputs, device=bits.device)
+    powers[each, each // length] = 2.0 ** (each % length).double()
+    numbers = (bits.double() @ powers).long()
+    key = numbers[:, 0]
+    for other in numbers.t()[1:]:
+        key = key * 0x9E3779B97F4A7C1 + other
+    values, places = key.unique(return_inverse=True)
+    if 2 * len(values) > len(bits):
+        return None
+    rows = bits[torch.empty_like(values).scatter_(0, places, torch.arange(len(bits), device=bits.device))]
+    return (rows, places) if inputs <= length or torch.equal(rows[places], bits) else None
+
+
+def affine(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """x W + b for N networks, whose input is their own or shared. [N, I, O], [N, O], [N or 1, B, I] → [N, B, O]"""
+    return torch.baddbmm(bias.unsqueeze(1), x.expand(len(weight), -1, -1), weight)
+
+
+def rectified(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """max(0, x W + b), by a kernel where there is one (``kernels/dense.c``)."""
+    n_networks, inputs, outputs = weight.shape
+    fits = outputs % 32 == 0 and all(
+        t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for t in (weight, bias, x)
+    )
+    kernel = kernels.load("dense") if fits else None
+    if kernel is None:
+        return affine(weight, bias, x).relu_()
+    y = weight.new_empty(n_networks, x.shape[1], outputs)
+    sizes = map(ctypes.c_long, (n_networks, x.shape[1], inputs, outputs))
+    pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (weight, bias, y))
+    kernel.rectified(ctypes.c_void_p(x.data_ptr()), len(x) == 1, *sizes, *pointers, torch.get_num_threads())
+    return y
+
+
+def patches(x: torch.Tensor, kernel: int, stride: int) -> torch.Tensor:
+    """Every kernel × kernel patch, flattened as (row, column, channel). [N, B, H, W, C] → [N, B, H', W', k·k·C]"""
+    runs = x.unfold(3, kernel, stride).transpose(-1, -2).flatten(-2)  # [N, B, H, W', k·C]
+    last = x.shape[2] - kernel
+    return torch.cat([runs[:, :, y : y + last + 1 : stride] for y in range(kernel)], dim=-1)
+
+
+def activation_named(name: str) -> type[nn.Module]:
+    """ "ReLU", "Tanh" …, as configurations and exports say it."""
+    found = getattr(nn, name, None)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ValueError(f"activation_fn={name!r} is no layer of torch.nn, such as ReLU or Tanh.")
+    return found

@@ -1,0 +1,1 @@
+"""The second act, and the first place that varies: from experience to q_k."""

@@ -1,0 +1,1 @@
+"""Files: atomic writes, exact checkpoints, exported policies, environments as data."""
