@@ -1,6 +1,6 @@
 """Every speed figure of the project, in one run.
 
-    python -m benchmarks               measures (about 15 minutes), writes benchmarks/results/ and the README's table
+    python -m benchmarks               measures (about 20 minutes), writes benchmarks/results/ and the READMEs' tables
     python -m benchmarks --show        prints the table of the last run
 
 Leave the machine to itself meanwhile. benchmarks/README.md explains the figures.
@@ -21,9 +21,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks.ablations import ABLATIONS
 from benchmarks.floor import gemm_rate, step_flops
 from benchmarks.growth import draw
-from benchmarks.report import ENVS, markdown, publish
+from benchmarks.report import ENVS, markdown, publish, summary
 from staq.cli.runs import provenance
 from staq.experiments.timing import cpu_name
 from staq.networks import kernels
@@ -74,7 +75,9 @@ def run(threads: int) -> dict[str, Any]:
     for env_id in ENVS.values():
         plan += [(f"{env_id} M={m}", "scenario", (env_id, "--memory-size", m)) for m in MEMORY_SIZES]
         plan.append((f"{env_id} plain", "plain", (env_id,)))
+        plan.append((f"{env_id} plain, vmap", "plain", (env_id, "--layers", "vmap")))
         plan.append((f"{env_id} dqn", "sb3_dqn", (env_id,)))
+        plan += [(f"{env_id} without {name}", "scenario", (env_id, "--without", name)) for name in ABLATIONS]
     rates = [gemm_rate(threads)]
     found: dict[str, list[dict[str, Any]]] = {label: [] for label, _, _ in plan}
     minatar = ENVS["spaceinvaders"]
@@ -135,7 +138,7 @@ def floor(env_id: str, peak: float) -> dict[str, float]:
 
 
 def ratios(env_id: str, rows: dict[str, dict[str, Any]], peak: float) -> dict[str, float]:
-    """What the figures come to; below 1 is faster, but for the first two, where above 1 is."""
+    """What the figures come to; below 1 is faster, but for the first three, where above 1 is."""
     ms = {m: rows[f"{env_id} M={m}"]["total_ms"] for m in MEMORY_SIZES}
 
     def extra_over_row(m: int) -> float:
@@ -143,6 +146,7 @@ def ratios(env_id: str, rows: dict[str, dict[str, Any]], peak: float) -> dict[st
 
     return {
         "plain_over_m300": rows[f"{env_id} plain"]["total_ms"] / ms[300],
+        "vmap_over_m300": rows[f"{env_id} plain, vmap"]["total_ms"] / ms[300],
         "sb3_dqn_over_m300": rows[f"{env_id} dqn"]["total_ms"] / ms[300],
         "m300_over_floor": ms[300] / floor(env_id, peak)["300"],
         "m300_extra_over_row": extra_over_row(300),
@@ -163,7 +167,8 @@ def main() -> None:
         results = run(options.threads) | {"minutes": (time.perf_counter() - start) / 60}
         (FOLDER / "latest.json").write_text(json.dumps(results, indent=1) + "\n")
         draw(results, FOLDER)
-        publish(markdown(results), FOLDER.parent.parent / "README.md")
+        publish(summary(results), FOLDER.parent.parent / "README.md")
+        publish(markdown(results), FOLDER.parent / "README.md")
     print(markdown(json.loads((FOLDER / "latest.json").read_text())))
 
 

@@ -1,7 +1,8 @@
-"""StaQ, or a relative, deep in a run, stack and replay full, timed phase by phase.
+"""StaQ, or a variant, deep in a run, stack and replay full, timed phase by phase.
 
     python -m benchmarks.scenario CartPole-v1 --memory-size 300
     python -m benchmarks.scenario CartPole-v1 --algo ac-mproj
+    python -m benchmarks.scenario CartPole-v1 --without "the dense kernel"
 
 One process per scenario, so that its peak memory is its own. The last line is JSON: milliseconds per environment
 step of each phase, and the peak memory.
@@ -14,6 +15,7 @@ import json
 
 import torch
 
+from benchmarks.ablations import ABLATIONS
 from staq import registry
 from staq.experiments.timing import BATCH_SIZE, BUFFER_SIZE, SAMPLES, STEPS, full_model, measured, peak_memory
 
@@ -30,7 +32,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--steps", type=int, default=STEPS, help="of a shortened iteration")
     parser.add_argument("--samples", type=int, default=SAMPLES)
+    parser.add_argument("--without", choices=list(ABLATIONS), help="an optimisation to switch off")
     options = vars(parser.parse_args())
+    without = options.pop("without")
+    if without is not None:
+        ABLATIONS[without]()
     torch.set_num_threads(options.pop("threads"))
     steps, samples, env_id = options.pop("steps"), options.pop("samples"), options.pop("env")
     model = full_model(env_id, **options)

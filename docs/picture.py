@@ -1,4 +1,4 @@
-"""Draws docs/staq.svg, the picture in the README: python docs/picture.py"""
+"""Draws the README's staq.svg and the architecture's path.svg: python docs/picture.py"""
 
 from pathlib import Path
 
@@ -35,8 +35,7 @@ def arrow(axes: Axes, *points: tuple[float, float]) -> None:
     )
 
 
-def main() -> None:
-    plt.rcParams.update({"font.size": 11, "svg.hashsalt": "staq"})
+def draw_iteration() -> None:
     figure, axes = plt.subplots(figsize=(9, 3.1), layout="constrained")
     box(axes, 0.1, 1.05, 1.8, 1.0, BLUE, "collect", r"5,000 steps with $\pi_k$", "into the replay")
     box(axes, 2.5, 1.05, 1.9, 1.0, ORANGE, "evaluate", "5,000 gradient steps", r"on two networks: $q_k$")
@@ -62,6 +61,43 @@ def main() -> None:
     axes.set(xlim=(0, 9.6), ylim=(0, 3.2))
     axes.axis("off")
     figure.savefig(Path(__file__).with_name("staq.svg"), metadata={"Date": None})
+
+
+def draw_path() -> None:
+    """One observation: to an action above, to a gradient below, and from there onto the stack."""
+    figure, axes = plt.subplots(figsize=(11, 4.4), layout="constrained")
+    box(axes, 0.1, 2.6, 1.7, 0.9, BLUE, "environments", "obs [N, …]")
+    box(axes, 2.3, 2.6, 1.7, 0.9, BLUE, "features", "[N, F]")
+    box(axes, 4.5, 2.6, 2.0, 0.9, GREEN, "stack", r"$c=\sum_i w_i q_i$  [N, A]")
+    box(axes, 7.0, 2.6, 2.1, 0.9, GREEN, "logits (Eq. 2)", r"$\xi=\frac{\alpha}{1-\beta^M}\,c$  [N, A]")
+    box(axes, 9.6, 2.6, 1.7, 0.9, BLUE, "behaviour", "action [N]")
+    box(axes, 0.1, 0.5, 2.6, 0.9, BLUE, "replay", "features, rewards,", r"$c$ of next states [n, A]")
+    box(axes, 3.3, 0.5, 2.0, 0.9, ORANGE, "targets", r"$r+\gamma\,[\pi q+\tau H]$")
+    box(axes, 5.8, 0.5, 2.0, 0.9, ORANGE, "loss, gradient", "outputs [E, A, B]")
+    box(axes, 8.3, 0.5, 1.6, 0.9, ORANGE, "critics", r"$q_k$  [E, …]")
+    for left, right in ((1.8, 2.3), (4.0, 4.5), (6.5, 7.0), (9.1, 9.6)):
+        arrow(axes, (left, 3.05), (right, 3.05))
+    arrow(axes, (10.45, 3.5), (10.45, 3.95), (0.95, 3.95), (0.95, 3.5))
+    axes.text(5.7, 4.02, "step", ha="center", fontsize=10)
+    arrow(axes, (0.95, 2.6), (0.95, 1.4))
+    axes.text(1.02, 2.0, "transition", fontsize=10, va="center")
+    arrow(axes, (5.0, 2.6), (5.0, 2.2), (2.3, 2.2), (2.3, 1.4))
+    axes.text(3.3, 2.26, r"$c$, known from acting", fontsize=10)
+    for left, right in ((2.7, 3.3), (5.3, 5.8), (7.8, 8.3)):
+        arrow(axes, (left, 0.95), (right, 0.95))
+    arrow(axes, (9.1, 1.4), (9.1, 1.9), (6.1, 1.9), (6.1, 2.6))
+    axes.text(6.3, 2.0, r"push $q_k$ (improve)", fontsize=10)
+    arrow(axes, (9.1, 0.5), (9.1, 0.15), (1.4, 0.15), (1.4, 0.5))
+    axes.text(5.3, 0.2, r"LogitsChange: $c\leftarrow\beta c+w\,q_k-w'q_{k-M}$", ha="center", fontsize=10)
+    axes.set(xlim=(0, 11.4), ylim=(0, 4.3))
+    axes.axis("off")
+    figure.savefig(Path(__file__).with_name("path.svg"), metadata={"Date": None})
+
+
+def main() -> None:
+    plt.rcParams.update({"font.size": 11, "svg.hashsalt": "staq"})
+    draw_iteration()
+    draw_path()
 
 
 if __name__ == "__main__":

@@ -3,8 +3,14 @@
 The public names are loaded on first use, so that ``staq.tabular`` can be used without PyTorch.
 """
 
+import os as _os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# OpenMP's threads spin while they wait for one another. Where another process is busy they spin on its core, and a
+# training becomes many times slower. So they soon sleep instead, but not at once, since the next layer is close. It is
+# read when PyTorch is loaded, so it comes first.
+_os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from staq import envs as _envs
 from staq.registry import ALGORITHMS as _ALGORITHMS

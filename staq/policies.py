@@ -21,7 +21,6 @@ from staq.networks.architecture import Architecture
 from staq.networks.chunks import chunk_size
 from staq.networks.conv_mlp import ConvArch, ConvMlp, activation_named
 from staq.networks.ensemble import QEnsemble
-from staq.networks.optimizer import FusedAdam
 from staq.networks.stacked_module import StackedModule
 from staq.policy_improvement.improvement import PolicyImprovement
 
@@ -64,7 +63,7 @@ class StaQPolicy(BasePolicy):
         features_extractor_kwargs: dict[str, Any] | None = None,
         channels_last: bool | None = None,
         normalize_images: bool = True,
-        optimizer_class: type[torch.optim.Optimizer] = FusedAdam,
+        optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
         if isinstance(activation_fn, str):
@@ -121,7 +120,9 @@ class StaQPolicy(BasePolicy):
         self.q_net_target = QEnsemble(self.architecture, n_critics).requires_grad_(False)
         self.q_net_target.load_state_dict(self.q_net.state_dict())
         self.improvement = make_improvement(self.architecture, n_critics)
-        make_optimizer: Any = partial(optimizer_class, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+        fused = {"fused": True} if optimizer_class is torch.optim.Adam else {}  # one kernel for all weights
+        arguments: dict[str, Any] = {"lr": lr_schedule(1)} | fused | self.optimizer_kwargs
+        make_optimizer: Any = partial(optimizer_class, **arguments)
         self.optimizer = make_optimizer(self.q_net.parameters())
         if self.improvement.trains:
             self.improvement.optimizer = make_optimizer(self.improvement.parameters())

@@ -83,7 +83,7 @@ def assert_logits_current(model: PolicyMirrorDescent, rtol: float = 1e-5, atol: 
     torch.testing.assert_close(replay.accumulated.values[:size][stored], expected[stored], rtol=rtol, atol=atol)
 
 
-class Endless(gymnasium.Env[np.ndarray, int]):
+class Endless(gymnasium.Env[Any, Any]):
     """Never ends by itself; observation, reward and space are set by the test."""
 
     def __init__(

@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks.floor import gemm_rate, step_flops
 from benchmarks.plain import phases
 from benchmarks.report import BEGIN, END, markdown, publish
-from staq.experiments.timing import PHASES, dqn_like_staq, dqn_ms, full_model, measured
+from staq.experiments.timing import dqn_like_staq, dqn_ms
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,22 +23,6 @@ def test_flops_of_a_step() -> None:
     assert flops["stack row"] == 600 * (conv + mlp + output)
     assert flops["targets"] == pytest.approx(120e6, rel=0.01)
     assert flops["refresh"] == pytest.approx(15e6, rel=0.01)
-
-
-def test_a_scenario_is_full_and_every_phase_is_timed() -> None:
-    model = full_model("CartPole-v1", memory_size=7, n_envs=10, width=8)
-    assert len(model.policy.improvement.frozen_names()) == 7
-    assert model.replay.full
-    assert not torch.equal(model.replay.observations[0], model.replay.observations[1])
-    ms = measured(model, steps=20, samples=1)
-    assert set(ms) == set(PHASES)
-    assert all(value > 0 for value in ms.values())
-    assert len(model.policy.improvement.frozen_names()) == 7
-
-
-def test_relatives_are_scenarios_too() -> None:
-    model = full_model("CartPole-v1", n_envs=10, width=8, algo="ac-mproj", actor_steps=20)
-    assert measured(model, steps=20, samples=1)["refresh"] > 0
 
 
 @pytest.mark.parametrize("layers", ["vmap", "batched"])

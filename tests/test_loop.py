@@ -1,8 +1,7 @@
-"""The loop: what it computes, that it repeats, and what it refuses."""
+"""The loop: what it computes, that it repeats, that it learns, and on which shapes of problems."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -18,8 +17,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 from staq import StaQ
-from staq.hyperparameters import NO_MEANING_HERE
-from tests.conftest import SMALL, Endless, TinyExtractor, assert_identical, small_model, targets_of
+from tests.conftest import SMALL, Endless, TinyExtractor, assert_identical, small_model
 
 
 class Iterations(BaseCallback):
@@ -42,64 +40,6 @@ class Iterations(BaseCallback):
 # ---------------------------------------------------------------------- what it computes
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "MinAtar/Breakout-v1"])
-@pytest.mark.parametrize("memory_size", [1, 3, None])
-@pytest.mark.parametrize("weighting", ["current", "exact"])
-def test_accumulated_logits_equal_a_full_recomputation(env_id: str, memory_size: int | None, weighting: str) -> None:
-    """After the buffer and the stack have both wrapped, under an annealed entropy weight."""
-    model = small_model(env_id, memory_size=memory_size, weighting=weighting).learn(1600)
-    replay, update = model.replay, model.policy.improvement
-    assert replay.full
-    assert model.iteration == 8
-    recomputed = update.accumulated(replay.next_observations)
-    scale = recomputed.abs().max().item()
-    assert scale > 0.005
-    torch.testing.assert_close(replay.accumulated.values, recomputed, rtol=1e-5, atol=1e-5 * scale)
-
-
-def test_recomputation_also_holds_while_episodes_end_at_every_step() -> None:
-    """Every next state is then a terminal observation that the policy never acted on."""
-
-    class OneStep(Endless):
-        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            obs, reward, _, _, info = super().step(action)
-            return obs, reward, bool(action), not action, info
-
-    model = StaQ("MlpPolicy", DummyVecEnv([OneStep] * 4), **SMALL).learn(1000)
-    recomputed = model.policy.improvement.accumulated(model.replay.next_observations)
-    torch.testing.assert_close(model.replay.accumulated.values, recomputed, rtol=1e-5, atol=1e-4)
-    assert model.replay.terminated.tolist() == model.replay.actions.bool().tolist()
-
-
-def test_targets_equal_a_plain_loop() -> None:
-    """scale·r + γ(1−terminated)(Σ π q̂ + τH), transition by transition, with the two target networks' mean."""
-    model = small_model(reward_scale=3.0).learn(800)
-    replay, tau = model.replay, model.step_size.entropy_weight
-    batches = replay.draw(3, 16)
-    targets = targets_of(model, batches)
-    for rows, row_targets in zip(batches.tolist(), targets.tolist(), strict=True):
-        for row, target in zip(rows, row_targets, strict=True):
-            next_obs = replay.next_observations[row : row + 1]
-            q = model.policy.q_net_target(next_obs).mean(0)[:, 0].tolist()
-            pi = model.policy.logits(next_obs).softmax(-1)[0].tolist()
-            value = sum(p * x for p, x in zip(pi, q, strict=True)) - tau * sum(p * math.log(p) for p in pi)
-            expected = 3.0 * replay.rewards[row].item()
-            if not replay.terminated[row]:
-                expected += 0.99 * value
-            assert target == pytest.approx(expected, rel=1e-4, abs=1e-4)
-
-
-def test_sampled_targets_use_one_action_per_draw() -> None:
-    model = small_model(target_action="sampled", target_reduce="min").learn(800)
-    replay = model.replay
-    row = int((~replay.terminated).nonzero()[0])
-    targets = targets_of(model, torch.full((1, 2000), row))[0]
-    assert len(targets.unique()) == 2  # CartPole has two actions
-    q = model.policy.q_net_target(replay.next_observations[row : row + 1]).amin(0)[:, 0]
-    gap = 0.99 * (q[0] - q[1]).abs().item()
-    assert (targets.max() - targets.min()).item() == pytest.approx(gap, rel=1e-3)
-
-
 def test_the_entropy_weight_is_annealed_over_all_calls_of_learn() -> None:
     model = small_model(ent_decay_steps=1000)
     watch = Iterations(lambda m: m.step_size.entropy_weight * math.log(2))
@@ -107,65 +47,6 @@ def test_the_entropy_weight_is_annealed_over_all_calls_of_learn() -> None:
     model.learn(400, callback=watch)  # resets num_timesteps, and must not reset the annealing
     # 2.0 − 1.6·steps/1000 at 0, 200 and the end of the first call; then from there on
     assert watch.seen == pytest.approx([2.0, 1.68, 1.36, 1.36, 1.04, 0.72])
-
-
-@pytest.mark.parametrize("weighting", ["current", "exact"])
-@pytest.mark.parametrize("memory_size", [3, None])
-def test_the_policys_weights_by_hand(weighting: str, memory_size: int | None) -> None:
-    """After five iterations of 200 steps: τ_k ln 2 = 2.0, 1.68, 1.36, 1.04, 0.72 and 0.4 for the next; η = 20."""
-    model = small_model(weighting=weighting, memory_size=memory_size, ent_decay_steps=1000).learn(1000)
-    tau = [scaled / math.log(2) for scaled in (2.0, 1.68, 1.36, 1.04, 0.72, 0.4)]
-    beta, alpha = [20 / (20 + t) for t in tau], [1 / (20 + t) for t in tau]
-    # q_i was pushed with weight 1 (or α_i) and multiplied by every later β up to β_4.
-    weights = [math.prod(beta[i + 1 : 5]) * (1.0 if weighting == "current" else alpha[i]) for i in range(5)]
-    if memory_size is not None:
-        weights = weights[-memory_size:]
-    correction = 1.0 if memory_size is None else 1 / (1 - beta[5] ** memory_size)
-    stack = model.policy.improvement.stack
-    assert stack.relative_weights == pytest.approx(weights, rel=1e-12)
-    assert stack.prefactor == pytest.approx(correction * (alpha[5] if weighting == "current" else 1.0), rel=1e-12)
-    frozen = model.q_values(np.zeros((1, 4), dtype=np.float32))[1].mean(2)[0]  # [n, A]
-    expected = stack.prefactor * np.dot(weights, frozen - frozen.mean(-1, keepdims=True))
-    np.testing.assert_allclose(model.logits(np.zeros((1, 4), dtype=np.float32))[0], expected, rtol=1e-4, atol=1e-6)
-
-
-def test_memory_one_is_the_softmax_of_the_last_q_over_tau() -> None:
-    model = small_model(memory_size=1).learn(1000)
-    obs = model.replay.observations[:20].numpy()
-    q = model.q_values(obs)[1][:, 0].mean(1)  # the frozen pair [B, A]
-    expected = torch.tensor(q / model.step_size.entropy_weight).softmax(-1)
-    np.testing.assert_allclose(model.action_probabilities(obs), expected, rtol=1e-3, atol=1e-5)
-
-
-def test_without_annealing_both_weightings_are_one() -> None:
-    same = {"ent_weight_init": 1.0, "ent_weight_final": 1.0}
-    one, two = (small_model(weighting=w, **same).learn(1000) for w in ("current", "exact"))
-    obs = one.replay.observations[:20].numpy()
-    np.testing.assert_allclose(one.logits(obs), two.logits(obs), rtol=1e-3, atol=1e-5)
-
-
-def test_target_networks_are_copied_every_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """200 gradient steps, an interval of 60: copies before steps 0, 60, 120 and 180, of what was learned by then."""
-    model = small_model(target_update_interval=60)
-    copies, steps = [], []
-    evaluation = model.policy_evaluation
-    monkeypatch.setattr(
-        evaluation, "targets", lambda *given, real=evaluation.targets: copies.append(len(steps)) or real(*given)
-    )
-    optimizer_step = model.policy.optimizer.step
-    monkeypatch.setattr(model.policy.optimizer, "step", lambda: steps.append(1) or optimizer_step())
-    target = model.policy.q_net_target
-    seen = []
-    monkeypatch.setattr(
-        target,
-        "load_state_dict",
-        lambda s, real=target.load_state_dict: seen.append(s["output__bias"].clone()) or real(s),
-    )
-    model.learn(200)
-    assert copies == [0, 60, 120, 180]
-    assert len(seen) == 4
-    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(seen))
-    assert torch.equal(target.output__bias, seen[-1])
 
 
 def test_iterations_are_exact() -> None:
@@ -208,14 +89,6 @@ def test_scaling_rewards_equals_inverse_scaling_of_both_weights() -> None:
     obs = one.replay.observations[:50].numpy()
     np.testing.assert_allclose(eight.logits(obs), one.logits(obs), rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(eight.q_values(obs)[0], 8 * one.q_values(obs)[0], rtol=1e-3, atol=1e-3)
-
-
-def test_only_the_online_networks_get_gradients() -> None:
-    model = small_model().learn(400)
-    trained = {id(p) for group in model.policy.optimizer.param_groups for p in group["params"]}
-    assert trained == {id(p) for p in model.policy.q_net.parameters()}
-    assert all(p.grad is None for p in model.policy.q_net_target.parameters())
-    assert not any(w.requires_grad for block in model.policy.improvement.stack.blocks for w in block.values())
 
 
 def test_q_values_and_probabilities_agree_with_the_policy() -> None:
@@ -435,104 +308,6 @@ def test_a_callback_that_stops_loses_nothing() -> None:
     model.learn(1000, reset_num_timesteps=False)
     assert model.steps_collected % 200 == 0
     assert model.iteration == model.steps_collected // 200
-
-
-# ---------------------------------------------------------------------- what it refuses
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"memory_size": 0}, "memory_size=0.*at least 1, or None"),
-        ({"ent_weight_final": 0.0}, "ent_weight_final=0.0.*positive"),
-        ({"ent_weight_init": -1.0}, "ent_weight_init=-1.0.*positive"),
-        ({"kl_weight": -1.0}, "kl_weight=-1.0"),
-        ({"epsilon": 1.5}, "epsilon=1.5.*between 0 and 1"),
-        ({"behaviour": "stick"}, "behaviour='stick'.*'softmax' or 'sticky'"),
-        ({"gamma": 1.1}, "gamma=1.1"),
-        ({"target_action": "max"}, "target_action='max'"),
-        ({"buffer_size": 2}, "buffer_size=2 is too small for a step of 4"),
-        ({"buffer_size": "big"}, "buffer_size='big'.*whole number"),
-        ({"memory_size": 2.5}, "memory_size=2.5.*whole number"),
-        ({"learning_rate": "fast"}, "learning_rate='fast'.*or a schedule"),
-        ({"kl_weight": None}, "kl_weight=None"),
-        ({"policy_update_interval": 202}, "202 is not a multiple of the 4 environments: use 200 or 204"),
-    ],
-)
-def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        small_model(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("spaces_", "message"),
-    [
-        ({"action_space": spaces.Text(3)}, "no support for actions of Text"),
-        ({"action_space": spaces.Box(-1, np.inf, (2,))}, r"unbounded \(high = \[inf, inf\]\).*TransformAction"),
-        ({"action_space": spaces.Box(-1, 1, (2,), dtype=np.int64)}, "whole numbers.*MultiDiscrete"),
-        ({"action_space": spaces.MultiDiscrete([1, 1])}, "single action"),
-        ({"action_space": spaces.Discrete(1)}, "single action"),
-        ({"observation_space": spaces.Dict({"a": spaces.Discrete(2)})}, "Dict observations.*FlattenObservation"),
-    ],
-)
-def test_unsupported_spaces_are_named(spaces_: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        StaQ("MlpPolicy", Endless(**spaces_))
-
-
-def test_a_terminal_observation_is_checked_too() -> None:
-    class BadEnd(Endless):
-        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            obs, reward, _, _, info = super().step(action)
-            end = self.steps == 10
-            return obs * (np.inf if end else 1), reward, end, False, info
-
-    with pytest.raises(FloatingPointError, match="Environment 0 returned an observation that is not finite at step 9"):
-        StaQ("MlpPolicy", BadEnd(), **SMALL).learn(200)
-
-
-def test_the_first_observation_of_an_episode_is_checked_too() -> None:
-    class BadStart(Endless):
-        def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-            obs, info = super().reset(**arguments)
-            return obs * (np.nan if self.steps >= self.bad_from else 1), info
-
-        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            obs, reward, _, _, info = super().step(action)
-            return obs, reward, self.steps == 10, False, info
-
-    class AtOnce(BadStart):
-        bad_from = 0
-
-    class Later(BadStart):
-        bad_from = 10
-
-    for kind, step in ((AtOnce, 0), (Later, 9)):
-        with pytest.raises(FloatingPointError, match=f"Environment 0 returned an observation .* at step {step}"):
-            StaQ("MlpPolicy", kind(), **SMALL).learn(200)
-
-
-@pytest.mark.parametrize("what", ["reward", "observation"])
-def test_nan_stops_before_it_is_stored(what: str) -> None:
-    envs = [lambda i=i: Endless(bad_step=30 if i == 1 else None, bad_obs=what == "observation") for i in range(4)]
-    model = StaQ("MlpPolicy", DummyVecEnv(envs), **SMALL)
-    with pytest.raises(FloatingPointError, match=f"Environment 1 returned an? {what}.*step 116"):
-        model.learn(400)
-    assert torch.isfinite(model.replay.rewards).all()
-    assert model.replay.size() == 116
-
-
-def test_arguments_of_dqn_are_accepted_with_one_warning() -> None:
-    with pytest.warns(UserWarning, match="exploration_fraction.*learning_starts") as caught:
-        small_model(exploration_fraction=0.1, learning_starts=100)
-    assert len(caught) == 1
-    with pytest.warns(UserWarning, match="have no meaning"):
-        small_model(**dict.fromkeys(NO_MEANING_HERE, 1))
-
-
-def test_an_unknown_argument_names_the_nearest() -> None:
-    with pytest.raises(TypeError, match="'memory_sise'. Did you mean 'memory_size'"):
-        small_model(memory_sise=3)
 
 
 def test_learning_starts_from_make_vec_env_by_name() -> None:

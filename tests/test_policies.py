@@ -1,4 +1,4 @@
-"""Networks and optimisers of a user's choice, in StaQ and its relatives."""
+"""Networks and optimisers of a user's choice, in StaQ and its variants."""
 
 from __future__ import annotations
 

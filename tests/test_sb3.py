@@ -21,7 +21,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack, VecNormalize
 
 from staq import StaQ
-from tests.conftest import SMALL, Endless, small_model
+from tests.conftest import SMALL, small_model
 
 OBS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 
@@ -166,7 +166,7 @@ def test_a_replay_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_callbacks(tmp_path: Path) -> None:
-    """Evaluation, checkpoints with the replay, and a stop on reaching a return."""
+    """Returns, checkpoints with the replay, and a stop on reaching a return."""
     stop = StopTrainingOnRewardThreshold(reward_threshold=5.0)
     evaluation = EvalCallback(
         make_vec_env("CartPole-v1", 2),
@@ -228,14 +228,6 @@ def test_learning_in_two_halves_is_learning_at_once() -> None:
     halves.learn(400, reset_num_timesteps=False)
     whole = small_model().learn(800)
     np.testing.assert_array_equal(halves.logits(OBS), whole.logits(OBS))
-
-
-def test_set_env_checks_the_environment() -> None:
-    model = small_model()
-    model.set_env(make_vec_env("CartPole-v1", 4))
-    model.learn(200)
-    with pytest.raises(ValueError, match="is unbounded"):
-        model.set_env(Endless(action_space=gymnasium.spaces.Box(-1, np.inf, (2,))))
 
 
 def test_predict_without_a_batch_gives_an_action_the_environment_takes() -> None:

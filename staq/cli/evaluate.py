@@ -15,13 +15,13 @@ MOST_ENVS = 50
 def add_command(commands: Any) -> None:
     """``staq eval``"""
     command = commands.add_parser("eval", help="returns of a trained policy")
-    command.set_defaults(command=evaluate)
+    command.set_defaults(command=play_episodes)
     add_policy_arguments(command)
     command.add_argument("--episodes", type=whole_number, default=20)
     command.add_argument("--seed", type=int, default=0)
 
 
-def evaluate(options: argparse.Namespace) -> None:
+def play_episodes(options: argparse.Namespace) -> None:
     from staq.cli.rollouts import play
     from staq.envs.make import make_envs
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from staq.cli.presets import defaults
-from staq.cli.rollouts import Evaluation, read_rows
+from staq.cli.rollouts import Returns, read_rows
 from staq.cli.runs import Config
 from staq.registry import ALGORITHMS
 
@@ -59,7 +59,7 @@ def learning_curves(runs: list[Path], out: Path, mode: str = "greedy", apart: bo
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    found: dict[str, dict[Kind, list[list[Evaluation]]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[Kind, list[list[Returns]]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         config = Config.load(run)
         rows = [row for row in read_rows(run) if row.mode == mode]
@@ -121,7 +121,7 @@ class Curve:
         return f"{self.title}: {self.mean[-1]:.1f}{interval} at {self.steps[-1]} steps"
 
 
-def seed_curve(label: str, seeds: list[list[Evaluation]]) -> Curve:
+def seed_curve(label: str, seeds: list[list[Returns]]) -> Curve:
     """Seeds are the unit: episodes of one seed say nothing about another."""
     by_step = [{row.timesteps: row.mean for row in rows} for rows in seeds]
     steps = sorted(set.intersection(*(set(rows) for rows in by_step)))

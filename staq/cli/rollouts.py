@@ -29,7 +29,7 @@ class SamplingPolicy(PolicyPredictor, Protocol):
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Returns:
     """One row: how a policy did after so many steps."""
 
     timesteps: int
@@ -79,7 +79,7 @@ def play(policy: SamplingPolicy, env: VecEnv, episodes: int, greedy: bool | np.n
     return Episodes(np.array(returns), np.array(lengths), np.array(played_by))
 
 
-class Evaluations(BaseCallback):
+class Rollouts(BaseCallback):
     """Evaluates the policy every so many steps, at the boundary of an iteration, and exports the best one.
 
     An evaluation is seeded by the run's seed and its step, so a resumed run has the same rows.
@@ -113,18 +113,18 @@ class Evaluations(BaseCallback):
         return True
 
     def _on_rollout_start(self) -> None:
-        self._evaluate_if_due()
+        self._play_if_due()
 
     def _on_training_end(self) -> None:
         if getattr(self.model, "at_boundary", True):
-            self._evaluate_if_due()
+            self._play_if_due()
 
-    def _evaluate_if_due(self) -> None:
+    def _play_if_due(self) -> None:
         done = max(self.greedy, default=0)
         if self.num_timesteps // self.every > done // self.every:
-            self.evaluate()
+            self.record()
 
-    def evaluate(self) -> None:
+    def record(self) -> None:
         """One row per mode; the best greedy policy so far is exported."""
         best = max((r.mean() for r, _ in self.greedy.values()), default=-np.inf)
         seed = int(np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)[0])
@@ -135,7 +135,7 @@ class Evaluations(BaseCallback):
         for mode, environments in (("greedy", greedy), ("stochastic", ~greedy)):
             chosen = environments[played.played_by]
             rewards, lengths = played.returns[chosen], played.lengths[chosen]
-            row = Evaluation(
+            row = Returns(
                 timesteps=self.num_timesteps,
                 mode=mode,
                 episodes=len(rewards),
@@ -177,7 +177,7 @@ def save_policy(model: BaseAlgorithm, folder: Path) -> None:
         save_parameters(model, folder)
 
 
-def read_rows(folder: Path) -> list[Evaluation]:
+def read_rows(folder: Path) -> list[Returns]:
     """The evaluations of a run."""
     path = folder / ROWS
     if not path.exists():
@@ -186,18 +186,18 @@ def read_rows(folder: Path) -> list[Evaluation]:
     try:
         with path.open() as file:
             return [
-                Evaluation(**{f.name: types[str(f.type)](row[f.name]) for f in fields(Evaluation)})
+                Returns(**{f.name: types[str(f.type)](row[f.name]) for f in fields(Returns)})
                 for row in csv.DictReader(file)
             ]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}): copy it again from where it was made.") from error
 
 
-def write_rows(folder: Path, rows: list[Evaluation]) -> None:
+def write_rows(folder: Path, rows: list[Returns]) -> None:
     """All rows at once, under the file's name only when they are whole."""
     partial = folder / f"{ROWS}.partial"
     with partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Evaluation)], lineterminator="\n")
+        writer = csv.DictWriter(file, [f.name for f in fields(Returns)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
     partial.replace(folder / ROWS)

@@ -34,7 +34,7 @@ from staq.baselines.sb3_policy import SB3Policy, load_parameters
 from staq.cli import presets
 from staq.cli.options import checked_device
 from staq.cli.progress import Interrupt, Progress
-from staq.cli.rollouts import Evaluations, play, policy_of, read_rows, save_policy
+from staq.cli.rollouts import Rollouts, play, policy_of, read_rows, save_policy
 from staq.envs.make import make_envs
 from staq.hyperparameters import chosen
 from staq.registry import ALGORITHMS
@@ -202,15 +202,15 @@ def train(
         logger = _logger(folder, append=resuming)
         closing.callback(logger.close)
         model.set_logger(logger)
-        evaluations = Evaluations(eval_env, folder, config.eval_every, config.seed)
+        rollouts = Rollouts(eval_env, folder, config.eval_every, config.seed)
         if resuming or begin_again:
-            evaluations.resume_at(step)
+            rollouts.resume_at(step)
         interrupt = closing.enter_context(Interrupt())
         every = 1 if ALGORITHMS[config.algo].ours else BASELINES_SAVE_EVERY
         saving = Checkpoints(checkpoints, every, asked=lambda: interrupt.requested)
         model.learn(
             config.timesteps - model.num_timesteps,
-            callback=[evaluations, saving, Progress(config), interrupt],
+            callback=[rollouts, saving, Progress(config), interrupt],
             reset_num_timesteps=not resuming,
         )
         if not interrupt.stopped:

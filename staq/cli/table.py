@@ -105,22 +105,23 @@ def _cells(seed: Seed, threshold: float | None, quantities: list[str]) -> list[s
     if threshold is not None:
         reached = seed.returns >= threshold
         since = reached[reached.argmax() :] if reached.any() else reached[:0]
-        cells += [f"{seed.steps[reached.argmax()]:,}" if reached.any() else "never", f"{since.sum()} of {len(since)}"]
-    return cells + [_short(_extreme(seed.folder, name)) for name in quantities]
+        first = f"{seed.steps[reached.argmax()] / 1000:g}k" if reached.any() else "never"
+        cells += [first, f"{since.sum()} of {len(since)}"]
+    return cells + [_extreme(seed.folder, name) for name in quantities]
 
 
-def _extreme(folder: Path, name: str) -> float:
-    """Of a logged quantity over a run."""
+def _extreme(folder: Path, name: str) -> str:
+    """Of a logged quantity over a run; a dash where it was not logged."""
     which, _, tag = name.rpartition(":")
     which = which or "largest"
     if which not in EXTREMES:
         raise ValueError(f"--quantity {name}: {which!r} is none of {', '.join(EXTREMES)}.")
     path = folder / "progress.csv"
+    if not path.exists():
+        return "–"
     with path.open() as file:
         values = [float(row[tag]) for row in csv.DictReader(file) if row.get(tag)]
-    if not values:
-        raise ValueError(f"{path} has no {tag}: its first line names what was logged.")
-    return float(EXTREMES[which](np.array(values)))
+    return _short(float(EXTREMES[which](np.array(values)))) if values else "–"
 
 
 def _short(value: float) -> str:

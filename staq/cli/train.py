@@ -161,7 +161,7 @@ def _hyperparameter_help() -> dict[str, str]:
             owners[name][str(default)].append(algo)
         if ALGORITHMS[algo].ours:
             described = settings_of(ALGORITHMS[algo].load().groups())
-            meanings |= {name: each.metadata["help"] for name, each in described.items()}
+            meanings = {name: each.metadata["help"] for name, each in described.items()} | meanings
     return {name: f"{meanings.get(name, '')} [{_defaults(its, every)}]".strip() for name, its in owners.items()}
 
 

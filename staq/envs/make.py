@@ -21,7 +21,7 @@ def make_envs(env_id: str, n_envs: int, actions: str | None = None) -> VecMonito
 def make_env(env_id: str, actions: str | None = None, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """One environment; a missing extra, an unknown name or actions of another kind are a clear error."""
     try:
-        options = mujoco.options_for(env_id, filmed=render_mode is not None)
+        options = mujoco.options_for(env_id, recorded=render_mode is not None)
         # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
         env = gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **options)
     except gymnasium.error.DependencyNotInstalled as error:

@@ -14,20 +14,20 @@ import gymnasium
 _LOG = logging.getLogger(__name__)
 
 
-def options_for(env_id: str, filmed: bool) -> dict[str, Any]:
-    """For ``gymnasium.make``: the model's own camera, which follows it, where it is filmed; nothing elsewhere."""
+def options_for(env_id: str, recorded: bool) -> dict[str, Any]:
+    """For ``gymnasium.make``: the model's own camera, which follows it, where it is recorded; nothing elsewhere."""
     try:
         entry_point = str(gymnasium.spec(env_id).entry_point)
     except gymnasium.error.Error:  # names that only ``make`` understands, such as module:Env-v0
         return {}
     if ".mujoco." not in entry_point or importlib.util.find_spec("mujoco") is None:
         return {}
-    if filmed and sys.platform == "linux" and not os.environ.get("DISPLAY"):
+    if recorded and sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")  # without a window; read when MuJoCo is imported
     import mujoco
 
     mujoco.set_mju_user_warning(_once)
-    return {"camera_name": "track"} if filmed else {}
+    return {"camera_name": "track"} if recorded else {}
 
 
 @functools.cache

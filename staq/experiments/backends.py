@@ -30,7 +30,7 @@ UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUS
 def check(runs: Sequence[Planned]) -> None:
     """Raises if what lies in a run's folder is of another kind."""
     for run in runs:
-        if run.of_another_kind:
+        if run.config_differs:
             raise ValueError(
                 f"{run.folder} was begun with another configuration, such as another --budget, and rows of two kinds "
                 "must not meet: name another --out."

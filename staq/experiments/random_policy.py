@@ -16,7 +16,7 @@ from staq.experience.behaviour import Behaviour, BehaviourName
 from staq.storage.atomic_files import replace_text
 
 N_ENVS = 50
-FILE = "luck.csv"
+FILE = "random_policy.csv"
 SECONDS_PER_STEP = 2e-5
 """Of MountainCar on one thread, as measured: only for the estimate of an experiment's time."""
 

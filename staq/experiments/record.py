@@ -43,7 +43,7 @@ class Planned:
     """To be timed, not trained."""
 
     @property
-    def of_another_kind(self) -> bool:
+    def config_differs(self) -> bool:
         """Whether what lies in its folder was run with another configuration, such as another budget."""
         if not self.configured:
             return False

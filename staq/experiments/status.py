@@ -32,7 +32,7 @@ def table(runs: Sequence[Planned]) -> list[str]:
     What has another configuration than the experiment is not counted.
     """
     cells: dict[tuple[str, str], list[Planned]] = defaultdict(list)
-    runs = [run for run in runs if not run.of_another_kind]
+    runs = [run for run in runs if not run.config_differs]
     for run in runs:
         cells[run.config.env, run.variant].append(run)
     width = max([len("environment"), *(len(env) for env, _ in cells)])

@@ -42,18 +42,18 @@ def backpropagation(ensemble: QEnsemble, batch_size: int) -> Backpropagation:
 
 
 def differentiate(
-    loss: Callable[[torch.Tensor], torch.Tensor], networks: Backpropagation, features: torch.Tensor
+    loss: Callable[..., torch.Tensor], outputs: torch.Tensor, *arguments: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fills every ``.grad`` with the gradient of a loss of the outputs. → the loss, and the outputs [E, A, B]
+    """A loss of networks' outputs, and its derivative by them for ``Backpropagation.backward``.
 
-    The loss is differentiated by autograd, which is cheap for so few numbers, and the networks by what is fastest.
+    By autograd, which for so few numbers costs a twentieth of a gradient step: the loss that is written is the loss
+    that trains.
     """
-    outputs = networks.forward(features).requires_grad_()
+    leaf = outputs.detach().requires_grad_()
     with torch.enable_grad():
-        value = loss(outputs)
-    (error,) = torch.autograd.grad(value, outputs)
-    networks.backward(error)
-    return value.detach(), outputs.detach()
+        value = loss(leaf, *arguments)
+    (error,) = torch.autograd.grad(value, leaf)
+    return value.detach(), error
 
 
 class Autograd:
@@ -116,7 +116,7 @@ class ClosedForm:
             self.rows.copy_(rows)
         for layer in self.layers:
             layer.forward()
-        return torch.baddbmm(self.bias_column, self.weight, self.hidden_as_columns, out=self.outputs).detach()
+        return torch.baddbmm(self.bias_column, self.weight, self.hidden_as_columns, out=self.outputs)
 
     @torch.no_grad()
     def backward(self, error: torch.Tensor) -> None:

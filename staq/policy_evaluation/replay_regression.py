@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -68,7 +68,7 @@ class ReplayRegression(PolicyEvaluation):
         """Between two hard copies all targets are known at once, each distinct transition's computed once."""
         policy, replay = self.policy, experience
         steps = shared.policy_update_interval if settings.gradient_steps < 0 else settings.gradient_steps
-        critics = backpropagation(policy.q_net, shared.batch_size)
+        critics, loss_of = backpropagation(policy.q_net, shared.batch_size), partial(self.loss, settings)
         logged, n_windows = torch.zeros(2, device=policy.device), 0
         for start in range(0, steps, settings.target_update_interval):
             with self.phases("targets"):
@@ -78,18 +78,20 @@ class ReplayRegression(PolicyEvaluation):
                 taken = taken_actions(replay.actions[batches], self.factors)
             with self.phases("gradient"):
                 for rows, actions, target in zip(batches, taken, targets, strict=True):
-                    features = replay.features.index_select(0, rows)
-                    loss, q = differentiate(partial(self.loss, actions, target), critics, features)
+                    outputs = critics.forward(replay.features.index_select(0, rows))  # [E, A, B]
+                    q = (outputs * actions).sum(1)  # of several parts it is the sum [E, B]
+                    loss, error = differentiate(loss_of, q, target)
+                    critics.backward(error.unsqueeze(1) * actions)
                     policy.optimizer.step()
                 # Of the window's last batch, and summed on the device: nothing is read back between gradients.
-                logged += torch.stack([loss, q_taken(q, taken[-1]).abs().mean()])
+                logged += torch.stack([loss, q.abs().mean()])
                 n_windows += 1
         loss_sum, abs_q_sum = logged.tolist()
         return Evaluated(steps, loss_sum / max(n_windows, 1), abs_q_sum / max(n_windows, 1))
 
-    def loss(self, taken: torch.Tensor, target: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-        """Eq. 13, the loss that trains; override it for another one. [A, B], [B], [E, A, B] → scalar"""
-        return half_mse(q_taken(q, taken), target)
+    def loss(self, settings: Any, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Eq. 13, the loss that trains, of the actions taken; override it for another one. [E, B], [B] → scalar"""
+        return half_mse(q, target)
 
     @torch.no_grad()
     def targets(
@@ -132,8 +134,3 @@ def taken_actions(indices: torch.Tensor, factors: Factors) -> torch.Tensor:
     batches = indices.shape if factors.single else indices.shape[:-1]
     taken = torch.zeros((*batches[:-1], factors.n_outputs, batches[-1]), device=indices.device)
     return taken.scatter_(-2, factors.outputs_of(indices), 1.0)
-
-
-def q_taken(q: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
-    """q of the actions taken: of several parts it is the sum. [E, A, B], [A, B] → [E, B]"""
-    return (q * taken).sum(1)

@@ -49,4 +49,4 @@ def soft_target(
 
 def half_mse(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Eq. 13 for each network of the ensemble, summed: networks share no weights. [E, B], [B] → scalar"""
-    return 0.5 * (q - target).square().mean(-1).sum()
+    return 0.5 / q.shape[-1] * torch.nn.functional.mse_loss(q, target.expand_as(q), reduction="sum")

@@ -120,14 +120,16 @@ class GradientActor(Actor):
         actor, total = backpropagation(self.actor, batches.shape[1]), torch.zeros((), device=q.device)
         loss_of_part = partial(type(self).loss, step_size=step_size)
 
-        def loss(rows: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-            log_new = self.factors.log_softmax(outputs[0].t())  # [B, A]
+        def loss(logits: torch.Tensor, q: torch.Tensor, log_pi_k: torch.Tensor) -> torch.Tensor:
             # Each loss is a divergence or Eq. 4's objective: over independent parts they add up.
-            return self.factors.total(loss_of_part, log_new, q[rows], log_pi[rows])
+            return self.factors.total(loss_of_part, self.factors.log_softmax(logits), q, log_pi_k)
 
         for rows in batches:
-            total += differentiate(partial(loss, rows), actor, states.features[rows])[0]
+            logits = actor.forward(states.features[rows])[0].t()  # [B, A]
+            value, error = differentiate(loss, logits, q[rows], log_pi[rows])
+            actor.backward(error.t().unsqueeze(0).contiguous())
             self.optimizer.step()
+            total += value
         self._loss = total.item() / len(batches)
 
     def diagnostics(self) -> dict[str, float]:

@@ -26,7 +26,6 @@ from scipy import stats
 from staq.networks.conv_mlp import ConvMlp
 from staq.networks.ensemble import QEnsemble
 from staq.networks.gradients import ClosedForm
-from staq.networks.optimizer import FusedAdam
 from staq.storage import atomic_files
 from staq.tabular.grids import GridMDP, mountain_car, pendulum
 from staq.tabular.mirror_descent import Settings
@@ -121,7 +120,7 @@ class FittedQ:
         n_features, n_actions = grid.observations.shape[1], grid.mdp.n_actions
         self.networks = QEnsemble(ConvMlp(spaces.Box(-2, 2, (n_features,)), n_actions, NET_ARCH), n_seeds)
         self.gradient = ClosedForm(self.networks, BATCH_SIZE, shared=False)
-        self.optimizer = FusedAdam(self.networks.parameters(), lr=LEARNING_RATE)
+        self.optimizer = torch.optim.Adam(self.networks.parameters(), lr=LEARNING_RATE, fused=True)
 
     def state(self) -> dict[str, Any]:
         """Weights, optimizer and batches to come."""

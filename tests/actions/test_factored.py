@@ -22,7 +22,7 @@ from staq.loop import PolicyMirrorDescent
 from staq.networks.conv_mlp import ConvMlp
 from staq.networks.ensemble import QEnsemble
 from staq.networks.gradients import backpropagation, differentiate
-from staq.policy_evaluation.replay_regression import q_taken, taken_actions
+from staq.policy_evaluation.replay_regression import taken_actions
 from staq.policy_evaluation.soft_bellman import entropy, half_mse, soft_value, soft_value_of_sample
 from staq.policy_improvement.actor import direct, information_projection, moment_projection
 from staq.policy_improvement.mirror_descent import StepSize, kl_divergence
@@ -123,7 +123,9 @@ def test_the_regression_is_on_the_sum_over_parts(sizes: list[int]) -> None:
     obs, target = torch.randn(32, 5), torch.randn(32)
     parts = torch.stack([torch.randint(0, size, (32,)) for size in sizes], dim=1)
     mask = taken_actions(parts[:, 0] if factors.single else parts, factors)
-    differentiate(lambda q: half_mse(q_taken(q, mask), target), backpropagation(networks, 32), obs)
+    critics = backpropagation(networks, 32)
+    _, error = differentiate(lambda q: half_mse(q, target), (critics.forward(obs) * mask).sum(1))
+    critics.backward(error.unsqueeze(1) * mask)
     found = {name: w.grad.clone() for name, w in networks.weights.items()}  # type: ignore[union-attr]
     networks.zero_grad()
     q = networks(obs).split(sizes, 1)

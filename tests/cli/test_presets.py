@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from staq.cli import presets
+from staq.cli.main import main
 
 
 @pytest.mark.parametrize("name", presets.names())
@@ -67,3 +70,46 @@ def test_misspellings_name_the_nearest() -> None:
         presets.load("clasic")
     with pytest.raises(ValueError, match="'learning_starts' has no meaning"):
         presets.check_hyperparameters({"learning_starts": 3})
+
+
+DQN_TABLE: dict[str, Any] = {"gamma": 0.99, "train_freq": 1, "gradient_steps": -1, "exploration_final_eps": 0.1}
+DQN_TABLE |= {"exploration_steps": 20_000}
+DQN_CLASSIC = DQN_TABLE | {"target_update_interval": 100, "learning_rate": 1e-3, "buffer_size": 50_000}
+DQN_CLASSIC |= {"batch_size": 128, "policy_kwargs": {"net_arch": [512, 512]}}
+DQN_MINATAR = DQN_TABLE | {"target_update_interval": 8000, "learning_rate": 2.5e-4, "buffer_size": 1_000_000}
+DQN_MINATAR |= {"batch_size": 32}
+WIDE_TANH = {"policy_kwargs": {"net_arch": [256, 256], "activation_fn": "Tanh"}}
+TANH = {"policy_kwargs": {"activation_fn": "Tanh"}}
+GAE = {"gamma": 0.99, "gae_lambda": 0.95}
+TABLES: dict[str, dict[str, Any]] = {
+    "dqn-classic": DQN_CLASSIC,
+    "dqn-minatar": DQN_MINATAR,
+    "m-dqn-classic": DQN_CLASSIC | {"temperature": 0.03, "scaling": 1.0, "clip": -1.0},
+    "m-dqn-minatar": DQN_MINATAR | {"temperature": 0.03, "scaling": 0.9, "clip": -1.0},
+    "ppo-classic": GAE
+    | WIDE_TANH
+    | {"n_steps": 2048, "n_epochs": 10, "vf_coef": 0.5, "ent_coef": 0.0, "batch_size": 64}
+    | {"clip_range": 0.2, "learning_rate": 3e-4},
+    "ppo-minatar": GAE
+    | TANH
+    | {"n_steps": 1024, "n_epochs": 3, "vf_coef": 1.0, "ent_coef": 0.01, "batch_size": 256}
+    | {"clip_range": "lin_0.1", "learning_rate": "lin_2.5e-4", "anneal_steps": 5_000_000},
+    "trpo-classic": GAE | WIDE_TANH | {"n_steps": 2048, "target_kl": 0.01, "learning_rate": 3e-4, "batch_size": 64},
+    "trpo-minatar": GAE | TANH | {"n_steps": 2048, "target_kl": 0.01, "learning_rate": 2.5e-4, "batch_size": 256},
+    "dqn-zoo-lunarlander": {"learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "learning_starts": 0}
+    | {"gamma": 0.99, "target_update_interval": 250, "train_freq": 4, "gradient_steps": -1}
+    | {"exploration_fraction": 0.12, "exploration_final_eps": 0.1, "policy_kwargs": {"net_arch": [256, 256]}},
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_presets_are_the_papers_tables(name: str) -> None:
+    """Tables 3 to 5, and RL Zoo's DQN, value by value: nothing more and nothing less."""
+    assert presets.load(name).hyperparameters == TABLES[name]
+
+
+def test_a_preset_of_another_algorithm_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "CartPole-v1", "--algo", "ppo", "--preset", "dqn-classic"]) == 1
+    assert "is for dqn, not for ppo" in capsys.readouterr().err
+    assert main(["train", "CartPole-v1", "--algo", "natgrad", "--actor-steps", "3"]) == 1
+    assert "natgrad has no hyperparameter 'actor_steps'" in capsys.readouterr().err

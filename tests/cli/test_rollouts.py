@@ -1,4 +1,4 @@
-"""Evaluations depend on the policy and the seed, and disturb neither the policy nor the run."""
+"""Rollouts depend on the policy and the seed, and disturb neither the policy nor the run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 import torch
 from stable_baselines3 import DQN
 
-from staq.cli.plot import seed_curve
-from staq.cli.rollouts import Evaluation, Evaluations, play, policy_of, read_rows, write_rows
+from staq.cli.rollouts import Returns, Rollouts, play, policy_of, read_rows, write_rows
 from staq.envs.make import make_envs
 from tests.conftest import assert_identical, small_model
 
@@ -41,7 +40,7 @@ def test_both_modes_side_by_side_are_each_mode_alone(algo: str) -> None:
 
 def test_evaluating_does_not_change_the_run(tmp_path: Path) -> None:
     evaluated = small_model()
-    evaluated.learn(800, callback=Evaluations(make_envs("CartPole-v1", 4), tmp_path, 200, seed=0))
+    evaluated.learn(800, callback=Rollouts(make_envs("CartPole-v1", 4), tmp_path, 200, seed=0))
     assert_identical(evaluated, small_model().learn(800))
     assert [row.timesteps for row in read_rows(tmp_path)] == [200, 200, 400, 400, 600, 600, 800, 800]
     assert (tmp_path / "best_model").is_dir()
@@ -49,18 +48,8 @@ def test_evaluating_does_not_change_the_run(tmp_path: Path) -> None:
 
 def test_rows_round_trip(tmp_path: Path) -> None:
     rows = [
-        Evaluation(10, "greedy", 2, 1.5, 0.5, 1.0, 7.0, 3.2),
-        Evaluation(10, "stochastic", 2, -1.0, 0.0, -1.0, 9.0, 3.2),
+        Returns(10, "greedy", 2, 1.5, 0.5, 1.0, 7.0, 3.2),
+        Returns(10, "stochastic", 2, -1.0, 0.0, -1.0, 9.0, 3.2),
     ]
     write_rows(tmp_path, rows)
     assert read_rows(tmp_path) == rows
-
-
-def test_an_interval_over_seeds_by_hand() -> None:
-    """Means 1, 2, 6 at one step: 3 ± 4.303·√7/√3, the t-interval with two degrees of freedom."""
-    seeds = [[Evaluation(10, "greedy", 1, mean, 0.0, mean, 1.0, 0.0)] for mean in (1.0, 2.0, 6.0)]
-    curve = seed_curve("three", seeds)
-    assert curve.mean.tolist() == [3.0]
-    assert curve.half_width is not None
-    assert curve.half_width[0] == pytest.approx(4.3027 * np.sqrt(7 / 3), rel=1e-4)
-    assert seed_curve("one", seeds[:1]).half_width is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,8 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import staq  # noqa: F401  (registers the games)
-from staq.envs import MINATAR_GAMES, mujoco
-from staq.envs.make import make_env, make_envs
+from staq.envs import MINATAR_GAMES
 
 ACTIONS = {"Asterix": 5, "Breakout": 3, "Freeway": 3, "Seaquest": 6, "SpaceInvaders": 4}
 CHANNELS = {"Asterix": 4, "Breakout": 4, "Freeway": 7, "Seaquest": 10, "SpaceInvaders": 6}
@@ -86,29 +84,3 @@ def test_importing_staq_needs_neither_minatar_nor_box2d() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'staq[minatar]'" in result.stdout
-
-
-def test_mujoco_warns_once_and_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """HalfCheetah's model has an attribute that MuJoCo deprecates, said each time the model is made."""
-    monkeypatch.chdir(tmp_path)
-    mujoco._once.cache_clear()
-    make_envs("HalfCheetah-v5", 3).close()
-    assert sum("settotalmass" in record.message for record in caplog.records) == 1
-    assert "settotalmass" not in "".join(capfd.readouterr())
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_names_that_only_make_understands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_games.py").write_text(
-        "import gymnasium\n"
-        "gymnasium.register('Mine-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=9)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    try:
-        env = make_env("my_games:Mine-v0")
-    finally:
-        gymnasium.registry.pop("Mine-v0", None)
-    assert env.spec is not None
-    assert env.spec.max_episode_steps == 9

@@ -1,17 +1,16 @@
-"""What makes it fast changes nothing, and never waits for the device in the gradient loop."""
+"""Targets by hand; what makes it fast changes nothing, and never waits for the device in the gradient loop."""
 
 from __future__ import annotations
 
-import copy
+import itertools
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from staq import StaQ
-from staq.policy_evaluation.soft_bellman import half_mse
-from tests.conftest import host_reads, small_model
+from tests.conftest import host_reads, small_model, targets_of
 
 
 @pytest.mark.parametrize(
@@ -65,44 +64,62 @@ def test_the_gradient_loop_reads_nothing_back(
     assert found == [*["_unique2"] * windows, "tolist"]
 
 
-def plain_evaluation(model: StaQ) -> dict[str, torch.Tensor]:
-    """``evaluate`` as a textbook would have it: autograd, Adam, and a target for every draw when it is needed."""
-    q_net, target_net = copy.deepcopy(model.policy.q_net), copy.deepcopy(model.policy.q_net_target)
-    optimizer = torch.optim.Adam(q_net.parameters(), lr=1e-3)
-    replay, generator = model.replay, model._generators["replay"].clone_state()
-    tau = model.step_size.entropy_weight
-    for start in range(0, model.policy_update_interval, model.target_update_interval):
-        target_net.load_state_dict(q_net.state_dict())
-        steps = min(model.target_update_interval, model.policy_update_interval - start)
-        for rows in torch.randint(replay.size(), (steps, model.batch_size), generator=generator):
-            with torch.no_grad():
-                log_pi = model.policy.logits(replay.next_observations[rows]).log_softmax(-1)
-                q_next = target_net(replay.next_observations[rows]).mean(0).t()
-                value = (log_pi.exp() * (q_next - tau * log_pi)).sum(-1)
-                value *= ~replay.terminated[rows]
-                target = (model.reward_scale * replay.rewards[rows] + model.gamma * value).float()
-            q = q_net(replay.observations[rows]).gather(1, replay.actions[rows].expand(2, 1, -1)).squeeze(1)
-            optimizer.zero_grad()
-            half_mse(q, target).backward()
-            optimizer.step()
-    return {name: w.detach() for name, w in q_net.weights.items()}
+def test_targets_equal_a_plain_loop() -> None:
+    """scale·r + γ(1−terminated)(Σ π q̂ + τH), transition by transition, with the two target networks' mean."""
+    model = small_model(reward_scale=3.0).learn(800)
+    replay, tau = model.replay, model.step_size.entropy_weight
+    batches = replay.draw(3, 16)
+    targets = targets_of(model, batches)
+    for rows, row_targets in zip(batches.tolist(), targets.tolist(), strict=True):
+        for row, target in zip(rows, row_targets, strict=True):
+            next_obs = replay.next_observations[row : row + 1]
+            q = model.policy.q_net_target(next_obs).mean(0)[:, 0].tolist()
+            pi = model.policy.logits(next_obs).softmax(-1)[0].tolist()
+            value = sum(p * x for p, x in zip(pi, q, strict=True)) - tau * sum(p * math.log(p) for p in pi)
+            expected = 3.0 * replay.rewards[row].item()
+            if not replay.terminated[row]:
+                expected += 0.99 * value
+            assert target == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "MinAtar/Breakout-v1"])
-def test_evaluation_equals_a_plain_one(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Distinct targets at once, closed-form gradients and the fused optimiser, against none of them."""
-    model = small_model(env_id, learning_rate=1e-3).learn(800)
-    compared = []
-    evaluate = model.evaluate
+def test_sampled_targets_use_one_action_per_draw() -> None:
+    model = small_model(target_action="sampled", target_reduce="min").learn(800)
+    replay = model.replay
+    row = int((~replay.terminated).nonzero()[0])
+    targets = targets_of(model, torch.full((1, 2000), row))[0]
+    assert len(targets.unique()) == 2  # CartPole has two actions
+    q = model.policy.q_net_target(replay.next_observations[row : row + 1]).amin(0)[:, 0]
+    gap = 0.99 * (q[0] - q[1]).abs().item()
+    assert (targets.max() - targets.min()).item() == pytest.approx(gap, rel=1e-3)
 
-    def both() -> None:
-        model.policy.optimizer.state.clear()
-        expected = plain_evaluation(model)
-        evaluate()
-        for name, weight in model.policy.q_net.weights.items():
-            torch.testing.assert_close(weight.detach(), expected[name], rtol=1e-3, atol=1e-5)
-        compared.append(model.iteration)
 
-    monkeypatch.setattr(model, "evaluate", both)
-    model.learn(model.policy_update_interval, reset_num_timesteps=False)
-    assert compared
+def test_target_networks_are_copied_every_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 gradient steps, an interval of 60: copies before steps 0, 60, 120 and 180, of what was learned by then."""
+    model = small_model(target_update_interval=60)
+    copies, steps = [], []
+    evaluation = model.policy_evaluation
+    monkeypatch.setattr(
+        evaluation, "targets", lambda *given, real=evaluation.targets: copies.append(len(steps)) or real(*given)
+    )
+    optimizer_step = model.policy.optimizer.step
+    monkeypatch.setattr(model.policy.optimizer, "step", lambda: steps.append(1) or optimizer_step())
+    target = model.policy.q_net_target
+    seen = []
+    monkeypatch.setattr(
+        target,
+        "load_state_dict",
+        lambda s, real=target.load_state_dict: seen.append(s["output__bias"].clone()) or real(s),
+    )
+    model.learn(200)
+    assert copies == [0, 60, 120, 180]
+    assert len(seen) == 4
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(seen))
+    assert torch.equal(target.output__bias, seen[-1])
+
+
+def test_only_the_online_networks_get_gradients() -> None:
+    model = small_model().learn(400)
+    trained = {id(p) for group in model.policy.optimizer.param_groups for p in group["params"]}
+    assert trained == {id(p) for p in model.policy.q_net.parameters()}
+    assert all(p.grad is None for p in model.policy.q_net_target.parameters())
+    assert not any(w.requires_grad for block in model.policy.improvement.stack.blocks for w in block.values())

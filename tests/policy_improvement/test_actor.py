@@ -5,14 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
-from staq.experience.states import States
-from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT
-from staq.networks.conv_mlp import ConvMlp
-from staq.networks.ensemble import QEnsemble
-from staq.networks.optimizer import FusedAdam
-from staq.policy_evaluation.soft_bellman import soft_value
+from staq.networks.architecture import OUTPUT_WEIGHT
 from staq.policy_improvement.actor import (
     Actor,
     DirectOptimization,
@@ -23,60 +17,24 @@ from staq.policy_improvement.actor import (
     information_projection,
     moment_projection,
 )
-from staq.policy_improvement.improvement import LogitsChange
-from staq.policy_improvement.mirror_descent import StepSize, kl_divergence, mirror_step
-from staq.policy_improvement.natural_gradient import NaturalGradient, conjugate_gradients
+from staq.policy_improvement.mirror_descent import StepSize, mirror_step
 from staq.policy_improvement.q_stack import QStack
 from staq.registry import ALGORITHMS
-
-N_STATES, N_ACTIONS = 6, 3
-STEP = StepSize(entropy_weight=0.4, kl_weight=0.8)
-SPACE = spaces.Discrete(N_STATES)
-
-
-def linear() -> ConvMlp:
-    """Logits that are a table: one-hot states, no hidden layer."""
-    return ConvMlp(SPACE, N_ACTIONS, net_arch=[])
-
-
-GENERATOR = torch.Generator()
-
-
-def random_critics(architecture: ConvMlp | None = None) -> QEnsemble:
-    """Two critics with random tables."""
-    torch.manual_seed(0)
-    GENERATOR.manual_seed(0)
-    critics = QEnsemble(architecture or linear(), 2)
-    with torch.no_grad():
-        critics.weights[OUTPUT_WEIGHT].normal_()
-        critics.weights[OUTPUT_BIAS].normal_()
-    return critics
-
-
-def improve(update: Actor, critics: QEnsemble) -> LogitsChange:
-    """An update on states of which every one occurs equally often."""
-    obs = torch.arange(4 * N_STATES) % N_STATES
-    states = States(
-        obs,
-        lambda: critics(obs).mean(0).t(),
-        lambda: update.log_policy(obs).float(),
-        lambda n: torch.randint(len(obs), (n, 24), generator=GENERATOR),
-    )
-    return update.improve(critics, states, STEP)
-
-
-def policy(update: Actor) -> torch.Tensor:
-    return update.logits(update.accumulated(torch.arange(N_STATES))).log_softmax(-1)
-
-
-def table(critics: QEnsemble) -> torch.Tensor:
-    with torch.no_grad():
-        return critics(torch.arange(N_STATES)).mean(0).t().double()
+from tests.policy_improvement.conftest import (
+    N_STATES,
+    STEP,
+    improve,
+    linear,
+    natural_gradient,
+    policy,
+    random_critics,
+    table,
+)
 
 
 def gradient_actor(kind: type[GradientActor], steps: int, rate: float = 0.01) -> GradientActor:
     update = kind(linear(), 2, GradientActor.Settings(actor_steps=steps))
-    update.optimizer = FusedAdam(update.parameters(), lr=rate)
+    update.optimizer = torch.optim.Adam(update.parameters(), lr=rate)
     return update
 
 
@@ -181,105 +139,6 @@ def test_the_change_it_reports_is_the_change_it_made() -> None:
         assert torch.equal(change.applied(before, states, update.architecture), expected)
 
 
-def natural_gradient(
-    max_kl: float = 1e-4, architecture: ConvMlp | None = None, cg_steps: int = 60, damping: float = 0.0
-) -> NaturalGradient:
-    settings = NaturalGradient.Settings(max_kl, cg_steps, damping, line_search_steps=10)
-    return NaturalGradient(architecture or linear(), 2, settings)
-
-
-def test_the_natural_gradient_is_q_minus_tau_xi() -> None:
-    """In every state, up to a constant: the step of Cen et al. in the space of logits, from a policy with a ξ."""
-    critics = random_critics()
-    update = natural_gradient(max_kl=1e-3)
-    with torch.no_grad():
-        update.actor.weights[OUTPUT_WEIGHT].normal_().mul_(2)
-    for _ in range(3):
-        before = update.accumulated(torch.arange(N_STATES))
-        improve(update, critics)
-        step = update.accumulated(torch.arange(N_STATES)) - before
-        wanted = table(critics) - STEP.entropy_weight * before
-        wanted -= wanted.mean(-1, keepdim=True)
-        cosine = torch.nn.functional.cosine_similarity(step.flatten(), wanted.flatten(), dim=0)
-        assert cosine.item() > 0.999
-    assert policy(update).exp().std() > 0.05
-
-
-def test_fisher_products_equal_the_matrix() -> None:
-    """F = E[Jᵀ(diag π − ππᵀ)J], written out for a small network."""
-    torch.manual_seed(0)
-    update = natural_gradient(0.01, ConvMlp(SPACE, N_ACTIONS, net_arch=[4]), 10, 0.3)
-    with torch.no_grad():
-        update.actor.weights[OUTPUT_WEIGHT].normal_()
-    obs = torch.arange(N_STATES)
-    log_pi = policy(update).float()
-    names = list(update.actor.weights)
-
-    def logits(*weights: torch.Tensor) -> torch.Tensor:
-        return update.actor.architecture.q_values(dict(zip(names, weights, strict=True)), obs)[0].t()
-
-    jacobians = torch.autograd.functional.jacobian(logits, tuple(update.actor.weights.values()))
-    jacobian = torch.cat([j.flatten(2) for j in jacobians], -1)  # [S, A, weights]
-    pi = log_pi.exp()
-    inner = torch.diag_embed(pi) - pi[:, :, None] * pi[:, None, :]
-    fisher = torch.einsum("sap,sab,sbq->pq", jacobian, inner, jacobian) / N_STATES
-    vector = torch.randn(fisher.shape[0])
-    with torch.no_grad():
-        found = update.fisher_product(obs, log_pi, vector)
-    torch.testing.assert_close(found, fisher @ vector + 0.3 * vector, rtol=1e-4, atol=1e-5)
-
-
-def test_the_gradient_is_that_of_the_objective() -> None:
-    torch.manual_seed(0)
-    update = natural_gradient(0.01, ConvMlp(SPACE, N_ACTIONS, net_arch=[4]), 10)
-    with torch.no_grad():
-        update.actor.weights[OUTPUT_WEIGHT].normal_()
-    obs, q = torch.arange(N_STATES), torch.randn(N_STATES, N_ACTIONS)
-    log_pi = update.actor(obs)[0].t().log_softmax(-1)
-    soft_value(q, log_pi, 0.4).mean().backward()
-    expected = torch.cat([w.grad.flatten() for w in update.actor.weights.values() if w.grad is not None])
-    with torch.no_grad():
-        found = update.gradient(obs, q, log_pi.detach(), 0.4)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("max_kl", [1e-4, 1e-2, 0.1, 1.0])
-def test_the_line_search_never_exceeds_its_limit_and_always_gains(max_kl: float) -> None:
-    """From policies far from uniform, where a quadratic model of the divergence is several times too small."""
-    critics = random_critics()
-    update, q = natural_gradient(max_kl), table(critics)
-    with torch.no_grad():
-        update.actor.weights[OUTPUT_WEIGHT].normal_().mul_(4)
-    for _ in range(20):
-        before = policy(update)
-        improve(update, critics)
-        after = policy(update)
-        assert kl_divergence(after, before).mean().item() <= max_kl * (1 + 1e-4)
-        if not torch.equal(after, before):
-            gain = soft_value(q, after, 0.4).mean() - soft_value(q, before, 0.4).mean()
-            assert gain.item() > -1e-7
-
-
-def test_the_first_step_is_as_long_as_the_limit_allows() -> None:
-    """Near the uniform policy the quadratic model is right: √(2ε/gᵀF⁻¹g) F⁻¹g goes as far as ε."""
-    critics = random_critics()
-    update = natural_gradient(1e-4)
-    before = policy(update)
-    improve(update, critics)
-    assert kl_divergence(policy(update), before).mean().item() == pytest.approx(1e-4, rel=0.4)
-
-
-def test_a_step_that_is_too_long_is_shortened_and_taken() -> None:
-    critics = random_critics()
-    update = natural_gradient(0.5)
-    with torch.no_grad():
-        update.actor.weights[OUTPUT_WEIGHT].normal_().mul_(4)
-    before = policy(update)
-    improve(update, critics)
-    assert update.diagnostics()["line_search_trials"] > 1
-    assert not torch.equal(policy(update), before)
-
-
 def test_an_actor_keeps_its_weights_and_its_optimisers_state() -> None:
     critics = random_critics()
     update = gradient_actor(MomentProjection, 30)
@@ -292,37 +151,3 @@ def test_an_actor_keeps_its_weights_and_its_optimisers_state() -> None:
     assert torch.equal(policy(update), first), "warm-started"
     assert not torch.equal(first, torch.zeros_like(first).log_softmax(-1))
     assert {int(state["step"]) for state in update.optimizer.state.values()} == {60}
-
-
-def test_a_step_that_cannot_gain_is_not_taken() -> None:
-    critics = random_critics()
-    update = natural_gradient()
-    with torch.no_grad():
-        for weight in critics.weights.values():
-            weight.zero_()  # the uniform policy is best
-    improve(update, critics)
-    torch.testing.assert_close(policy(update).exp(), torch.full((N_STATES, N_ACTIONS), 1 / 3, dtype=torch.float64))
-    assert update.diagnostics()["line_search_trials"] == 0
-
-
-def test_conjugate_gradients_solve() -> None:
-    torch.manual_seed(0)
-    root = torch.randn(8, 8, dtype=torch.float64)
-    matrix, b = root @ root.t() + torch.eye(8), torch.randn(8, dtype=torch.float64)
-    torch.testing.assert_close(conjugate_gradients(lambda v: matrix @ v, b, 50), torch.linalg.solve(matrix, b))
-
-
-def test_linear_features_shared_by_q_and_logits_make_the_stack_one_network() -> None:
-    """App. C.2: then βθ + αθ' has the logits βξ + αq, so mirror descent in parameter space equals the stack."""
-    torch.manual_seed(0)
-    architecture = ConvMlp(spaces.Box(-1, 1, (4,)), N_ACTIONS, net_arch=[])
-    stack, theta = QStack(architecture, 1, memory_size=None), None
-    obs = torch.randn(7, 4)
-    for _ in range(5):
-        weights = {name: torch.randn(1, *shape) for name, shape in stack.shapes.items()}
-        stack.push(weights, STEP.beta, STEP.alpha)
-        scaled = {name: STEP.alpha * w for name, w in weights.items()}
-        theta = scaled if theta is None else {name: STEP.beta * theta[name] + scaled[name] for name in theta}
-        in_parameter_space = architecture.q_values(theta, obs)[0].t().softmax(-1)
-        ours = stack.logits(stack.accumulated(obs)).softmax(-1).float()
-        torch.testing.assert_close(in_parameter_space, ours, rtol=1e-4, atol=1e-6)

@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from staq.networks.architecture import Architecture
+from examples import staq_plain as plain
+from staq.networks.architecture import OUTPUT_BIAS, Architecture
 from staq.networks.chunks import CPU_BLOCK
 from staq.networks.conv_mlp import ConvMlp
 from staq.policies import _custom_architecture
 from staq.policy_improvement.mirror_descent import StepSize, memory_correction
 from staq.policy_improvement.q_stack import QStack
 from tests.conftest import BOARD, VECTOR, TinyExtractor, random_weights
+from tests.policy_improvement.conftest import N_ACTIONS, STEP
 
 MLP = ConvMlp(VECTOR, 3, [8])
 
 
 class PlainStack:
-    """Eq. 2 as it is written: a list of networks, a list of weights, a loop."""
+    """Eq. 2 as ``examples/staq_plain.py`` has it: a list of networks, a list of weights, a loop."""
 
     def __init__(self, architecture: Architecture, memory: int | None) -> None:
-        self.architecture, self.memory = architecture, memory
-        self.networks: list[dict[str, torch.Tensor]] = []
-        self.betas: list[float] = []
+        self.architecture, self.memory = architecture, memory or 10**9
+        self.ensembles: list[Any] = []
+        self.weights: list[float] = []
 
     def push(self, weights: dict[str, torch.Tensor], beta: float) -> None:
-        self.networks.append(copy.deepcopy(weights))
-        self.betas.append(beta)
+        architecture, own = self.architecture, {name: w.clone() for name, w in weights.items()}
+        # Plain functions, which a deep copy leaves as they are.
+        ensemble: Any = [lambda obs, e=e: architecture.q_values(own, obs)[e].t() for e in range(len(own[OUTPUT_BIAS]))]
+        self.ensembles, self.weights = plain.improve(self.ensembles, self.weights, ensemble, beta, self.memory)
 
     def accumulated(self, obs: torch.Tensor) -> torch.Tensor:
-        total = torch.zeros(len(obs), self.architecture.n_actions, dtype=torch.float64)
-        kept = self.networks if self.memory is None else self.networks[-self.memory :]
-        for age, weights in enumerate(reversed(kept)):
-            weight = 1.0
-            for beta in self.betas[len(self.betas) - age :]:
-                weight *= beta
-            q = self.architecture.q_values(weights, obs).mean(0).t().double()
-            total += weight * (q - q.mean(-1, keepdim=True))
-        return total
+        return plain.accumulated_logits(self.ensembles, self.weights, self.architecture.n_actions, obs)
 
 
 def observations(architecture: Architecture, n: int = 9) -> torch.Tensor:
@@ -172,3 +168,19 @@ def test_a_smaller_limit_is_refused() -> None:
         stack.push(random_weights(MLP, 2), 0.8)
     with pytest.raises(ValueError, match="memory_size=3 or more"):
         QStack(MLP, 2, 2).load_state_dict(stack.state_dict())
+
+
+def test_linear_features_shared_by_q_and_logits_make_the_stack_one_network() -> None:
+    """App. C.2: then βθ + αθ' has the logits βξ + αq, so mirror descent in parameter space equals the stack."""
+    torch.manual_seed(0)
+    architecture = ConvMlp(spaces.Box(-1, 1, (4,)), N_ACTIONS, net_arch=[])
+    stack, theta = QStack(architecture, 1, memory_size=None), None
+    obs = torch.randn(7, 4)
+    for _ in range(5):
+        weights = {name: torch.randn(1, *shape) for name, shape in stack.shapes.items()}
+        stack.push(weights, STEP.beta, STEP.alpha)
+        scaled = {name: STEP.alpha * w for name, w in weights.items()}
+        theta = scaled if theta is None else {name: STEP.beta * theta[name] + scaled[name] for name in theta}
+        in_parameter_space = architecture.q_values(theta, obs)[0].t().softmax(-1)
+        ours = stack.logits(stack.accumulated(obs)).softmax(-1).float()
+        torch.testing.assert_close(in_parameter_space, ours, rtol=1e-4, atol=1e-6)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
-import random
 import signal
 import subprocess
 import sys
@@ -12,25 +10,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from staq import Checkpoints, StaQ, resume
-from staq.storage.atomic_files import DamagedFile, read, write_atomically
+from staq.storage.atomic_files import DamagedFile
 from staq.storage.checkpoint import newest_state
-from staq.storage.environment_snapshot import CannotRestore, restore, restores_exactly, snapshot
-from tests.conftest import SMALL, Endless, assert_identical, small_model
-
-
-def finish(model: StaQ, folder: Path, total: int) -> StaQ:
-    """What the documentation says: resume, then learn what is left."""
-    resume(model, folder)
-    return model.learn(total - model.num_timesteps, reset_num_timesteps=False, callback=Checkpoints(folder))
+from tests.conftest import assert_identical, small_model
+from tests.storage.conftest import finish
 
 
 @pytest.mark.parametrize(
@@ -93,34 +82,6 @@ def test_a_loaded_model_can_be_checkpointed(tmp_path: Path) -> None:
     assert_identical(loaded, resume(small_model(), tmp_path / "checkpoints"))
 
 
-def test_statistics_of_vec_normalize_survive_environments_that_do_not(tmp_path: Path) -> None:
-    pytest.importorskip("Box2D")
-
-    def model() -> StaQ:
-        return StaQ("MlpPolicy", VecNormalize(make_vec_env("LunarLander-v3", 4, seed=1)), **SMALL)
-
-    first = model()
-    first.learn(400, callback=Checkpoints(tmp_path))
-    with pytest.warns(UserWarning, match="begin new episodes"):
-        resumed = resume(model(), tmp_path)
-    old, new = first.get_vec_normalize_env(), resumed.get_vec_normalize_env()
-    assert old is not None
-    assert new is not None
-    assert new.obs_rms.count == pytest.approx(old.obs_rms.count + 4)  # one more reset
-    np.testing.assert_allclose(new.obs_rms.mean, old.obs_rms.mean, atol=0.05)
-
-
-def test_wrappers_of_the_vectorised_environment_are_restored(tmp_path: Path) -> None:
-    def model() -> StaQ:
-        env = VecFrameStack(VecNormalize(make_vec_env("CartPole-v1", 4, seed=1)), 2)
-        return StaQ("MlpPolicy", env, **SMALL, policy_kwargs={"net_arch": [16]})
-
-    whole = model().learn(1000)
-    model().learn(600, callback=Checkpoints(tmp_path))
-    resumed = finish(model(), tmp_path, 1000)
-    assert_identical(whole, resumed)
-
-
 def test_each_frozen_network_is_written_once_and_old_files_go(tmp_path: Path) -> None:
     written: list[str] = []
 
@@ -179,33 +140,6 @@ def test_nothing_whole_is_an_error(tmp_path: Path) -> None:
         newest_state(tmp_path / "elsewhere")
 
 
-def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
-    class Payload:
-        def __reduce__(self) -> Any:
-            return os.system, (f"touch {tmp_path}/pwned",)
-
-    write_atomically(tmp_path / "state-000001.pt", {"harmless": Payload()})
-    with pytest.raises(pickle.UnpicklingError):
-        read(tmp_path / "state-000001.pt")
-    assert not (tmp_path / "pwned").exists()
-
-
-def test_a_full_disk_leaves_the_checkpoints_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small_model()
-    model.learn(400, callback=Checkpoints(tmp_path))
-    files = {path.name for path in tmp_path.iterdir()}
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"could not be written \(No space left on device\).*intact"):
-        model.learn(400, reset_num_timesteps=False, callback=Checkpoints(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} == files
-    monkeypatch.undo()
-    assert resume(small_model(), tmp_path).iteration == 2
-
-
 def test_other_arguments_are_refused_by_name(tmp_path: Path) -> None:
     small_model().learn(400, callback=Checkpoints(tmp_path))
     for changed, message in (
@@ -232,102 +166,6 @@ def test_a_run_that_was_given_more_memory_needs_another_folder(tmp_path: Path) -
         loaded.learn(400, callback=Checkpoints(tmp_path / "checkpoints"))
     loaded.learn(400, callback=Checkpoints(tmp_path / "others"))
     assert_identical(loaded, resume(small_model(memory_size=6), tmp_path / "others"))
-
-
-def test_environments_that_cannot_be_restored_begin_new_episodes(tmp_path: Path) -> None:
-    pytest.importorskip("Box2D")
-    small_model("LunarLander-v3").learn(400, callback=Checkpoints(tmp_path))
-    with pytest.warns(UserWarning, match="begin new episodes"):
-        model = resume(small_model("LunarLander-v3"), tmp_path)
-    model.learn(200, reset_num_timesteps=False)
-    assert model.iteration == 3
-
-
-# ---------------------------------------------------------------------- snapshots of environments
-
-
-@pytest.mark.parametrize(
-    ("env_id", "exactly"),
-    [
-        *((name, True) for name in ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1")),
-        *((f"MinAtar/{g}-v1", True) for g in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")),
-        *((f"{body}-v5", True) for body in ("HalfCheetah", "Walker2d", "Ant", "Humanoid")),
-        ("LunarLander-v3", False),
-    ],
-)
-def test_which_environments_restore_exactly(env_id: str, exactly: bool) -> None:
-    assert restores_exactly(make_vec_env(env_id, 1)) is exactly
-
-
-class SecretGenerator(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Its state is no plain data, and its constructor is not on record."""
-
-    def __init__(self, env: Any) -> None:
-        super().__init__(env)
-        self.dice = random.Random(0)
-
-    def step(self, action: Any) -> Any:
-        obs, reward, *rest = self.env.step(action)
-        return obs, float(reward) + self.dice.random(), *rest
-
-
-class GoalsOfTheEpisode(gymnasium.Env[np.ndarray, int]):
-    """What it draws at a reset stays the same until the next, and is a set: no plain data."""
-
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
-    observation_space = gymnasium.spaces.Box(0, 100, (1,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.goals = {int(self.np_random.integers(1, 100))}
-        return np.array([0.0], dtype=np.float32), {}
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return np.array([sum(self.goals)], dtype=np.float32), 1.0, False, False, {}
-
-
-def test_what_is_not_plain_data_is_found_out() -> None:
-    assert not restores_exactly(make_vec_env("CartPole-v1", 1, wrapper_class=SecretGenerator))
-    gymnasium.register("Goals-v0", entry_point=GoalsOfTheEpisode)
-    try:
-        assert not restores_exactly(make_vec_env("Goals-v0", 1))
-    finally:
-        del gymnasium.registry["Goals-v0"]
-
-
-def test_an_environment_made_by_hand_is_not_trusted() -> None:
-    from stable_baselines3.common.vec_env import DummyVecEnv
-
-    assert not restores_exactly(DummyVecEnv([Endless]))
-
-
-def test_a_shared_generator_stays_shared() -> None:
-    class Pair:
-        def __init__(self, seed: int) -> None:
-            self.one = self.two = np.random.RandomState(seed)
-
-    first, second = Pair(1), Pair(2)
-    restore(second, snapshot(first))
-    assert second.one is second.two
-    assert second.one.rand() == first.one.rand()
-
-
-def test_the_state_of_mujoco_needs_mujoco() -> None:
-    cheetah, pendulum = gymnasium.make("HalfCheetah-v5"), gymnasium.make("Pendulum-v1")
-    cheetah.reset()
-    data = {"data": snapshot(cheetah.unwrapped)["__object__"]["data"]}
-    with pytest.raises(CannotRestore, match="was MuJoCo's data"):
-        restore(pendulum.unwrapped, {"__object__": data})
-
-
-def test_an_object_that_is_not_there_cannot_be_restored() -> None:
-    class Holder:
-        def __init__(self, held: Any) -> None:
-            self.held = held
-
-    with pytest.raises(CannotRestore, match=r"Holder.held was an object"):
-        restore(Holder(None), snapshot(Holder(Holder(1))))
 
 
 # ---------------------------------------------------------------------- kill -9

@@ -39,7 +39,7 @@ class Experiment:
     """Those of the paper, which are the same unless the file says otherwise."""
     paper_seeds: int
     sticky_rates: list[float] = field(default_factory=list)
-    """λ of the uniform sticky policies whose luck is counted beside the runs."""
+    """λ of the uniform sticky policies whose episodes that reach the goal are counted beside the runs."""
     timed: bool = False
     """Its runs are not trained but timed deep in them, one after the other, with all cores; seeds are rounds."""
 

@@ -263,7 +263,7 @@ def _is_the_same(case: Case) -> str:
 RELATIONS = {"above": _is_above, "reaches": _reaches, "same": _is_the_same}
 
 
-def judged_luck(counts: dict[str, tuple[int, int, int]], paper_timesteps: int) -> list[Verdict]:
+def judged_random_policy(counts: dict[str, tuple[int, int, int]], paper_timesteps: int) -> list[Verdict]:
     """The paper's claim about a uniform policy, given (steps, episodes that reached the goal, all) by sticky rate."""
     if "none" not in counts:
         return []

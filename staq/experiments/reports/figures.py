@@ -170,14 +170,14 @@ def aggregate_curves(found: Results, finals: Finals, variants: list[str], folder
     return saved(figure, folder, "aggregate_curves")
 
 
-def luck(counts: dict[str, tuple[int, int, int]], folder: Path) -> Path:
+def random_policy(counts: dict[str, tuple[int, int, int]], folder: Path) -> Path:
     """How often a uniform policy reaches the goal, against how long it holds its actions."""
     figure, axis = plt.subplots(figsize=(5, 3.2), layout="constrained")
     shares = [100 * reached / max(ended, 1) for _, reached, ended in counts.values()]
     bars = axis.bar(["not held" if rate == "none" else f"λ = {rate}" for rate in counts], shares, color=COLOURS[0])
     axis.bar_label(bars, [str(reached) for _, reached, _ in counts.values()], fontsize=8)
     axis.set_ylabel("episodes that reach the goal, %")
-    return saved(figure, folder, "luck")
+    return saved(figure, folder, "random_policy")
 
 
 def entropies(runs: Sequence[Planned], variants: list[str], folder: Path) -> Path | None:
@@ -186,7 +186,7 @@ def entropies(runs: Sequence[Planned], variants: list[str], folder: Path) -> Pat
     labelled: set[str] = set()
     for run in runs:
         path = run.folder / "progress.csv"
-        if run.of_another_kind or not path.exists():
+        if run.config_differs or not path.exists():
             continue
         with path.open() as file:
             rows = [row for row in csv.DictReader(file) if row.get("staq/policy_entropy")]

@@ -93,13 +93,13 @@ def _returns(experiment: Experiment, runs: Sequence[Planned], out: Path, folder:
         yield f'<p class="note">{html.escape(reason)}</p>'
     counts = random_policy.read(out)
     if counts:
-        yield _section("What a uniform policy reaches", [figures.luck(counts, folder)], LUCK)
+        yield _section("What a uniform policy reaches", [figures.random_policy(counts, folder)], RANDOM_POLICY)
     entropies = figures.entropies(runs, variants, folder) if experiment.sticky_rates else None
     if entropies is not None:
         yield _section("Entropy of the learned policies", [entropies], "One line per seed.")
     yield _finals(found, variants, timesteps)
     verdicts = claims.judged(experiment, found, timesteps)
-    yield _verdicts([*verdicts, *claims.judged_luck(counts, experiment.paper_timesteps)])
+    yield _verdicts([*verdicts, *claims.judged_random_policy(counts, experiment.paper_timesteps)])
 
 
 def _timings(experiment: Experiment, runs: Sequence[Planned], out: Path, folder: Path) -> Iterator[str]:
@@ -162,7 +162,7 @@ TOGETHER = (
     "Interquartile mean over environments and the seeds that are finished in all of them, of the normalised return; "
     "bands are stratified bootstrap intervals over seeds, and one seed has none."
 )
-LUCK = (
+RANDOM_POLICY = (
     "Of a uniform policy that holds each action for max(1, Poisson(λ)) steps, the share of episodes that reach the "
     "goal; their number stands above the bar."
 )
@@ -180,10 +180,10 @@ NO_SCALE = "The paper gives no final returns for these environments, so that the
 
 
 def _heading(experiment: Experiment, runs: Sequence[Planned], timesteps: int) -> str:
-    finished = sum(run.state == "finished" and not run.of_another_kind for run in runs)
+    finished = sum(run.state == "finished" and not run.config_differs for run in runs)
     seeds = len({run.config.seed for run in runs})
     share = timesteps / experiment.paper_timesteps
-    others = [str(run.folder) for run in runs if run.of_another_kind]
+    others = [str(run.folder) for run in runs if run.config_differs]
     left_out = f" Left out, since they have another configuration: {', '.join(others)}." if others else ""
     return (
         f"<h1>{html.escape(experiment.title)}</h1><p>{html.escape(experiment.paper)} of the paper, at "
@@ -244,7 +244,7 @@ def _configurations(runs: Sequence[Planned]) -> str:
     shown: dict[tuple[str, str], str] = {}
     for run in runs:
         stored = run.folder / "config.json"
-        if stored.exists() and not run.of_another_kind:
+        if stored.exists() and not run.config_differs:
             shown.setdefault((run.config.env, run.variant), stored.read_text())
     blocks = [
         f"<details><summary>{html.escape(' · '.join(key))}</summary><pre>{html.escape(text)}</pre></details>"

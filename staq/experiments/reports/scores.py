@@ -89,7 +89,7 @@ def results(runs: Sequence[Planned]) -> Results:
     """What has been evaluated so far, of the runs that are what was planned."""
     cells: dict[str, dict[str, list[Planned]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        if not run.of_another_kind:
+        if not run.config_differs:
             cells[run.config.env][run.variant].append(run)
     found: Results = {}
     for env, variants in cells.items():
@@ -168,7 +168,7 @@ def timings(runs: Sequence[Planned]) -> Timings:
     """What has been measured so far."""
     found: Timings = defaultdict(dict)
     for run in runs:
-        if run.state == "finished" and not run.of_another_kind:
+        if run.state == "finished" and not run.config_differs:
             found[run.variant][run.config.seed] = json.loads((run.folder / TIMING).read_text())
     return dict(found)
 

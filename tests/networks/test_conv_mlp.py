@@ -1,4 +1,4 @@
-"""Batched networks against the same networks as ordinary modules, one by one."""
+"""Batched convolutions and layers against the same networks one by one, and boards without repetition."""
 
 from __future__ import annotations
 
@@ -10,31 +10,13 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT
 from staq.networks.conv_mlp import ConvMlp, Distinct, distinct_rows
 from staq.networks.ensemble import QEnsemble
-from staq.policies import _custom_architecture
-from tests.conftest import BOARD, VECTOR, TinyExtractor, random_weights
+from tests.conftest import BOARD, VECTOR, random_weights
+from tests.networks.conftest import plain_network
 
 SCREEN = spaces.Box(0, 255, (4, 84, 84), dtype=np.uint8)
 ATARI = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
-
-
-def plain_network(architecture: ConvMlp, weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """One network as torch.nn would compute it. [B, ...] → [B, A]"""
-    x = architecture.preprocessed(x)
-    if architecture.conv_arch:
-        x = x.permute(0, 3, 1, 2) if architecture.channels_last else x
-        for i, (filters, kernel, stride) in enumerate(architecture.conv_arch):
-            kernel_weights = weights[f"conv.{i}.weight"].view(kernel, kernel, -1, filters).permute(3, 2, 0, 1)
-            x = architecture.activation(
-                nn.functional.conv2d(x, kernel_weights, weights[f"conv.{i}.bias"], stride=stride)
-            )
-        x = x.permute(0, 2, 3, 1)
-    x = x.flatten(1)
-    for i in range(len(architecture.net_arch)):
-        x = architecture.activation(nn.functional.linear(x, weights[f"mlp.{i}.weight"].t(), weights[f"mlp.{i}.bias"]))
-    return nn.functional.linear(x, weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS])
 
 
 @pytest.mark.parametrize(
@@ -65,41 +47,6 @@ def test_batched_equals_one_by_one(
         torch.testing.assert_close(q[i].t(), one, rtol=1e-4, atol=1e-4)
 
 
-def test_gradients_equal_one_by_one() -> None:
-    torch.manual_seed(0)
-    architecture = ConvMlp(BOARD, 3, [8], conv_arch=[(4, 3, 1)])
-    ensemble = QEnsemble(architecture, 2)
-    with torch.no_grad():
-        ensemble.weights[OUTPUT_WEIGHT].normal_()
-    obs = torch.rand(5, 10, 10, 4) > 0.5
-    ensemble(obs).square().sum().backward()
-    for i in range(2):
-        one = {name: w[i].detach().clone().requires_grad_() for name, w in ensemble.weights.items()}
-        plain_network(architecture, one, obs).square().sum().backward()
-        for name, w in ensemble.weights.items():
-            assert w.grad is not None
-            torch.testing.assert_close(w.grad[i], one[name].grad, rtol=1e-4, atol=1e-4)
-
-
-def test_a_custom_module_stacks() -> None:
-    torch.manual_seed(0)
-    architecture = _custom_architecture(VECTOR, 3, TinyExtractor, {}, [5], nn.ReLU, True)
-    weights = random_weights(architecture, 4)
-    obs = torch.randn(6, 5)
-    q = architecture.q_values(weights, obs)
-    for i in range(4):
-        module = architecture.build()
-        module.load_state_dict({name: w[i] for name, w in weights.items() if not name.startswith("output")})
-        one = nn.functional.linear(module(obs), weights[OUTPUT_WEIGHT][i], weights[OUTPUT_BIAS][i])
-        torch.testing.assert_close(q[i].t(), one, rtol=1e-4, atol=1e-5)
-
-
-def test_the_first_policy_is_uniform_and_networks_differ() -> None:
-    ensemble = QEnsemble(ConvMlp(VECTOR, 3, [8]), 2)
-    assert torch.count_nonzero(ensemble(torch.randn(4, 5))) == 0
-    assert not torch.equal(*ensemble.weights["mlp.0.weight"])
-
-
 def test_hidden_layers_have_pytorchs_default_initialisation() -> None:
     """Uniform within 1/√fan_in, as nn.Linear and nn.Conv2d have it."""
     torch.manual_seed(0)
@@ -121,16 +68,6 @@ def test_kernels_that_do_not_fit_are_refused() -> None:
         ConvMlp(BOARD, 3, [8], conv_arch=[(4, 12, 1)])
     with pytest.raises(ValueError, match="MlpPolicy"):
         ConvMlp(VECTOR, 3, [8], conv_arch=[(4, 3, 1)])
-
-
-def test_batch_norm_is_refused() -> None:
-    class Normed(TinyExtractor):
-        def __init__(self, observation_space: spaces.Space[Any]) -> None:
-            super().__init__(observation_space)
-            self.norm = nn.BatchNorm1d(6)
-
-    with pytest.raises(ValueError, match="LayerNorm"):
-        _custom_architecture(VECTOR, 3, Normed, {}, [], nn.ReLU, True)
 
 
 @pytest.mark.parametrize("inputs", [9, 52, 54, 90, 130])

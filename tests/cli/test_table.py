@@ -1,0 +1,59 @@
+"""``staq table``: numbers worked by hand from rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from staq.cli.main import main
+from staq.cli.rollouts import Returns, write_rows
+from staq.cli.runs import Config
+
+
+def make_run(
+    folder: Path, seed: int, returns: list[float], abs_q: list[float] | None = None, env: str = "CartPole-v1"
+) -> str:
+    folder.mkdir()
+    Config(env, "MlpPolicy", {}, "classic", 4000, seed, 50, 1000, 10, 1).save(folder, "")
+    rows = [(1000 * (i + 1), value) for i, value in enumerate(returns)]
+    write_rows(
+        folder, [Returns(t, mode, 10, v, 0.0, v, 1.0, 1.0) for t, v in rows for mode in ("greedy", "stochastic")]
+    )
+    if abs_q is not None:
+        (folder / "progress.csv").write_text("\n".join(["staq/mean_abs_q", *map(str, abs_q)]) + "\n")
+    return str(folder)
+
+
+def test_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = make_run(tmp_path / "a", 1, [100, 480, 200, 500], [3.0, 9.0, 1.0])
+    second = make_run(tmp_path / "b", 0, [10, 20, 30, 40], [2.0, 4.0, 6.0])
+    words = ["--threshold", "475", "--quantity", "staq/mean_abs_q", "--quantity", "mean:staq/mean_abs_q"]
+    assert main(["table", first, second, *words]) == 0
+    header, _, line = capsys.readouterr().out.splitlines()
+    assert header.split(" | ")[1:3] == ["greedy at 4,000", "best"]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells == [
+        *("StaQ M=300", "40, 500", "40, 500", "15, 290", "35, 350"),  # seeds in order, by halves
+        *("never, 2k", "0 of 0, 2 of 3", "6, 9", "4, 4.333"),
+    ]
+
+
+def test_environments_have_tables_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [make_run(tmp_path / env, 0, [1.0], env=env) for env in ("CartPole-v1", "Acrobot-v1")]
+    assert main(["table", *runs, "--quantity", "staq/mean_abs_q"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("|---") == 2 * 6
+    assert "| – |" in out  # nothing was logged
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["--quantity", "most:staq/mean_abs_q"], "'most' is none of largest"), (["--mode", "stochastic"], "")],
+)
+def test_bad_input(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "a", 0, [1.0, 2.0], [1.0])
+    assert main(["table", run, *words]) == (1 if message else 0)
+    assert message in capsys.readouterr().err
+    assert main(["table", str(tmp_path)]) == 1
+    assert "is not a run" in capsys.readouterr().err
