@@ -19,9 +19,7 @@ this loop with an improvement; ``evaluation=`` names the other.
 
 from __future__ import annotations
 
-import io
 import math
-import pathlib
 import uuid
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -29,16 +27,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.save_util import load_from_pkl
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 
 from staq import registry
 from staq.actions import Factors
 from staq.envs.supported import supported_env
 from staq.experience.behaviour import Behaviour
-from staq.experience.replay import Replay
 from staq.experience.transitions import check_finite, next_observations
 from staq.hyperparameters import Group, Shared, described, resolved
 from staq.networks.allocation import keep_freed_memory
@@ -48,10 +43,11 @@ from staq.policy_evaluation.evaluation import PolicyEvaluation
 from staq.policy_evaluation.soft_bellman import entropy
 from staq.policy_improvement.improvement import PolicyImprovement
 from staq.policy_improvement.mirror_descent import StepSize, annealed, kl_divergence
+from staq.sb3_interface import SB3Interface
 from staq.seeding import derived_generators
 
 
-class PolicyMirrorDescent(OffPolicyAlgorithm):
+class PolicyMirrorDescent(SB3Interface):
     """Entropy-regularised policy mirror descent, but for the policy improvement.
 
     Called as any algorithm of stable-baselines3 is. Hyperparameters are keyword arguments and become attributes.
@@ -254,10 +250,6 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
         self._steps_in_iteration = 0
         self.policy.improvement.begin_iteration(self._step_size)
 
-    def _optimizers(self) -> list[torch.optim.Optimizer]:
-        of_actor = self.policy.improvement.optimizer
-        return [self.policy.optimizer] if of_actor is None else [self.policy.optimizer, of_actor]
-
     # ------------------------------------------------------------------ setting up
 
     def _setup_model(self) -> None:
@@ -313,82 +305,3 @@ class PolicyMirrorDescent(OffPolicyAlgorithm):
     def at_boundary(self) -> bool:
         """Whether the last iteration was finished and the next one not begun."""
         return self._steps_in_iteration == 0
-
-    # ------------------------------------------------------------------ using the policy
-
-    def logits(self, observation: np.ndarray) -> np.ndarray:
-        """ξ(s), the logits of the policy. → [B, A], or [A] for a single observation"""
-        return self.policy.logits_of(observation)
-
-    def action_probabilities(self, observation: np.ndarray) -> np.ndarray:
-        """π(·|s) = softmax(ξ(s)), part after part. → [B, A], or [A] for a single observation"""
-        return self.policy.action_probabilities(observation)
-
-    def q_values(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """q of the networks that are learning, [B, E, A], and of each frozen one, oldest first, [B, n, E, A]."""
-        return self.policy.q_values(observation)
-
-    def export(self, path: str | pathlib.Path) -> pathlib.Path:
-        """Write the policy into the folder ``path`` as safetensors and JSON, for ``staq.load_policy``."""
-        from staq.storage.export import export_model
-
-        return export_model(self, path)
-
-    # ------------------------------------------------------------------ stable-baselines3's files and environments
-
-    @property  # type: ignore[override]
-    def replay_buffer(self) -> Replay | None:
-        """SB3's name for experience that is a replay."""
-        experience = getattr(self, "experience", None)
-        return experience if isinstance(experience, Replay) else None
-
-    @replay_buffer.setter
-    def replay_buffer(self, replay: Replay | None) -> None:
-        if replay is not None:  # SB3 begins with none
-            self.experience = replay
-
-    @property
-    def replay(self) -> Replay:
-        assert self.replay_buffer is not None
-        return self.replay_buffer
-
-    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
-        checked = supported_env(env)
-        assert checked is not None
-        super().set_env(checked, force_reset)
-
-    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
-        """As in SB3; the logits are computed anew, since the policy may have moved on since it was saved."""
-        replay = load_from_pkl(path, self.verbose)
-        if not isinstance(replay, Replay):
-            raise ValueError(
-                f"{path} holds a {type(replay).__name__}, not a replay of {type(self).__name__}: save one with "
-                "save_replay_buffer."
-            )
-        replay.adopt(self._generators["replay"], self.n_envs, self.policy.architecture)
-        replay.recompute(self.policy.improvement.accumulated)
-        self.replay_buffer = replay
-
-    def set_parameters(
-        self, load_path_or_dict: Any, exact_match: bool = True, device: torch.device | str = "auto"
-    ) -> None:
-        super().set_parameters(load_path_or_dict, exact_match, device)
-        self.experience.recompute(self.policy.improvement.accumulated)
-
-    @classmethod
-    def load(cls, *arguments: Any, **keywords: Any) -> Self:
-        """As in SB3."""
-        model = super().load(*arguments, **keywords)
-        model.policy.improvement.begin_iteration(model.step_size)
-        # What the iteration that it was saved in had collected is not in the file: it begins again.
-        model.steps_collected -= model._steps_in_iteration
-        model._steps_in_iteration = 0
-        return model
-
-    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        names = ["policy", "policy.optimizer", "policy.improvement.optimizer"]
-        return names[: 1 + len(self._optimizers())], []
-
-    def _excluded_save_params(self) -> list[str]:
-        made_anew = ["_generators", "_behaviour", "policy_evaluation", "experience", "phases"]
-        return [*super()._excluded_save_params(), *made_anew]

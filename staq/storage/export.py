@@ -24,13 +24,13 @@ from staq.policy_improvement.stack import Stack
 from staq.version import __version__
 
 if TYPE_CHECKING:
-    from staq.loop import PolicyMirrorDescent
+    from staq.sb3_interface import SB3Interface
 
 FORMAT = "staq-policy-1"
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
 
 
-def export_model(model: PolicyMirrorDescent, path: str | Path) -> Path:
+def export_model(model: SB3Interface, path: str | Path) -> Path:
     """Writes a model's policy into the folder ``path``, with the name of its environment."""
     if model.get_vec_normalize_env() is not None:
         warnings.warn(
