@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from benchmarks.ablations import ABLATIONS
 from benchmarks.floor import gemm_rate, step_flops
 from benchmarks.plain import phases
-from benchmarks.report import BEGIN, END, markdown, publish
+from benchmarks.report import BEGIN, END, markdown, publish, summary
 from staq.experiments.timing import dqn_like_staq, dqn_ms
 
 ROOT = Path(__file__).parent.parent
@@ -35,9 +39,29 @@ def test_dqn_runs_and_the_peak_is_found() -> None:
     assert gemm_rate(1) > 1e8
 
 
-def test_the_readme_has_the_last_figures() -> None:
+def test_the_readmes_have_the_last_figures() -> None:
     results = json.loads((ROOT / "benchmarks" / "results" / "latest.json").read_text())
-    assert f"{BEGIN}\n{markdown(results)}\n{END}" in (ROOT / "README.md").read_text()
+    assert f"{BEGIN}\n{summary(results)}\n{END}" in (ROOT / "README.md").read_text()
+    assert f"{BEGIN}\n{markdown(results)}\n{END}" in (ROOT / "benchmarks" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_what_is_computed_stays_the_same_without_an_optimisation(name: str) -> None:
+    """In a process of its own, since an optimisation stays switched off."""
+    script = (
+        "import sys, torch; from benchmarks.ablations import ABLATIONS; from tests.conftest import small_model;"
+        "torch.set_num_threads(1); sys.argv[1] == 'none' or ABLATIONS[sys.argv[1]]();"
+        "model = small_model('MinAtar/Breakout-v1', memory_size=12).learn(600);"
+        "obs = model.replay.observations[:50].numpy();"
+        "print(*model.logits(obs).flatten().tolist())"
+    )
+    outputs = [
+        subprocess.run([sys.executable, "-c", script, one], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+        for one in ("none", name)
+    ]
+    whole, without = (np.array(out.split(), dtype=float) for out in outputs)
+    assert np.ptp(whole) > 1e-3
+    np.testing.assert_allclose(without, whole, rtol=1e-2, atol=1e-3 * np.ptp(whole))
 
 
 def test_publishing_replaces_the_table_only(tmp_path: Path) -> None:
