@@ -5,7 +5,6 @@ A convolution is a product over the patches of its input, which on boards of 10�
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -18,12 +17,13 @@ from torch import nn
 from staq.actions import Factors
 from staq.networks import kernels
 from staq.networks.architecture import OUTPUT_BIAS, Architecture, Weights
+from staq.networks.layer_norm import Norm, layer_norm, rectified_norm_
 
 ConvArch = Sequence[tuple[int, int, int]]
 """One (filters, kernel size, stride) per convolution, without padding."""
 
-Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Weights, biases, inputs → outputs, of N networks."""
+Layer = Callable[[Weights, str, torch.Tensor], torch.Tensor]
+"""Weights, a layer's name, its inputs → its activations, of N networks."""
 
 
 class ConvMlp(Architecture):
@@ -38,7 +38,10 @@ class ConvMlp(Architecture):
         conv_arch: ConvArch = (),
         channels_last: bool = True,
         normalize_images: bool = True,
+        norm: Norm = None,
     ) -> None:
+        """:param norm: "layer" for layer normalisation before every activation, of a convolution over its filters"""
+        self.norm = norm
         self.conv_arch = [(int(f), int(k), int(s)) for f, k, s in conv_arch]
         self.net_arch = [int(width) for width in net_arch]
         self.activation = activation_fn()
@@ -83,6 +86,9 @@ class ConvMlp(Architecture):
             bound = 1.0 / math.sqrt(inputs)  # PyTorch's default for linear and convolution layers
             weights[f"{name}.weight"] = torch.empty(outputs, inputs).uniform_(-bound, bound).t().contiguous()
             weights[f"{name}.bias"] = torch.empty(outputs).uniform_(-bound, bound)
+            if self.norm:
+                weights[f"{name}.norm.weight"] = torch.ones(outputs)
+                weights[f"{name}.norm.bias"] = torch.zeros(outputs)
         return weights
 
     def features(self, obs: torch.Tensor) -> torch.Tensor:
@@ -112,10 +118,22 @@ class ConvMlp(Architecture):
         return patches(x if self.channels_last else x.permute(0, 1, 3, 4, 2), *self.conv_arch[0][1:])
 
     def hidden(self, weights: Weights, inputs: torch.Tensor | Distinct) -> torch.Tensor:
-        return self._hidden(weights, inputs, lambda *layer: self._activated(affine(*layer)))
+        return self._hidden(weights, inputs, self._layer)
 
     def hidden_of_many(self, weights: Weights, inputs: torch.Tensor | Distinct) -> torch.Tensor:
-        return self._hidden(weights, inputs, rectified) if self._rectifies else self.hidden(weights, inputs)
+        return self._hidden(weights, inputs, self._layer_of_many if self._rectifies else self._layer)
+
+    def _layer(self, weights: Weights, name: str, x: torch.Tensor) -> torch.Tensor:
+        sums = affine(weights[f"{name}.weight"], weights[f"{name}.bias"], x)
+        if self.norm:
+            sums = layer_norm(sums, weights[f"{name}.norm.weight"], weights[f"{name}.norm.bias"])
+        return self._activated(sums)
+
+    def _layer_of_many(self, weights: Weights, name: str, x: torch.Tensor) -> torch.Tensor:
+        y = dense(weights[f"{name}.weight"], weights[f"{name}.bias"], x, rectify=not self.norm)
+        if self.norm:
+            return rectified_norm_(y, weights[f"{name}.norm.weight"], weights[f"{name}.norm.bias"])
+        return y
 
     def _hidden(self, weights: Weights, inputs: torch.Tensor | Distinct, layer: Layer) -> torch.Tensor:
         x = inputs.rows if isinstance(inputs, Distinct) else inputs
@@ -123,13 +141,13 @@ class ConvMlp(Architecture):
             if i > 0:
                 x = patches(x, *self.conv_arch[i][1:])
             size: tuple[int, ...] = x.shape[1:-1]  # (B, H', W')
-            x = layer(weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"], x.flatten(1, -2))
+            x = layer(weights, f"conv.{i}", x.flatten(1, -2))
             if i == 0 and isinstance(inputs, Distinct):
                 x, size = x.index_select(1, inputs.places), inputs.size
             x = x.unflatten(1, size)  # [N, B, H', W', filters]
         x = x.flatten(2)
         for i in range(len(self.net_arch)):
-            x = layer(weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"], x)
+            x = layer(weights, f"mlp.{i}", x)
         # Without a hidden layer all N networks see the input itself.
         return x.expand(len(weights[OUTPUT_BIAS]), -1, -1)
 
@@ -171,19 +189,19 @@ def affine(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.T
     return torch.baddbmm(bias.unsqueeze(1), x.expand(len(weight), -1, -1), weight)
 
 
-def rectified(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """max(0, x W + b), by a kernel where there is one (``kernels/dense.c``)."""
+def dense(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, rectify: bool) -> torch.Tensor:
+    """x W + b, or max(0, x W + b), by a kernel where there is one (``kernels/dense.c``)."""
     n_networks, inputs, outputs = weight.shape
     fits = outputs % 32 == 0 and all(
         t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for t in (weight, bias, x)
     )
     kernel = kernels.load("dense") if fits else None
     if kernel is None:
-        return affine(weight, bias, x).relu_()
+        y = affine(weight, bias, x)
+        return y.relu_() if rectify else y
     y = weight.new_empty(n_networks, x.shape[1], outputs)
-    sizes = map(ctypes.c_long, (n_networks, x.shape[1], inputs, outputs))
-    pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (weight, bias, y))
-    kernel.rectified(ctypes.c_void_p(x.data_ptr()), len(x) == 1, *sizes, *pointers, torch.get_num_threads())
+    sizes = n_networks, x.shape[1], inputs, outputs
+    kernels.call(kernel.dense, x, len(x) == 1, *sizes, weight, bias, y, rectify, torch.get_num_threads())
     return y
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from typing import Protocol
@@ -13,6 +12,7 @@ from torch import nn
 from staq.networks import kernels
 from staq.networks.conv_mlp import ConvMlp
 from staq.networks.ensemble import QEnsemble
+from staq.networks.layer_norm import RectifiedNorm
 
 
 class Backpropagation(Protocol):
@@ -142,16 +142,27 @@ class HiddenLayer:
         self.seen_as_columns = self.seen.transpose(1, 2)
         self.activation = self.weight.new_empty(*self.seen.shape[:2], outputs)
         self.error = torch.empty_like(self.activation)
+        normalised = f"{name}.norm.weight" in ensemble.weights
+        self.norm = RectifiedNorm(self.activation, *_with_gradient(ensemble, f"{name}.norm")) if normalised else None
 
     def forward(self) -> None:
-        """activation = max(0, seen · weight + bias)"""
+        """activation = max(0, seen · weight + bias), or max(0, norm(seen · weight + bias))"""
         torch.baddbmm(self.bias_row, self.seen, self.weight, out=self.activation)
-        self.activation.relu_()
+        self.rectify()
+
+    def rectify(self) -> None:
+        if self.norm is None:
+            self.activation.relu_()
+        else:
+            self.norm.forward()
 
     def backward(self) -> None:
         """Fills the gradients from ``error``, the loss's derivative by the activation, and makes it that by the sum."""
-        # A rectified output is positive where it let its input through.
-        torch.ops.aten.threshold_backward.grad_input(self.error, self.activation, 0, grad_input=self.error)
+        if self.norm is None:
+            # A rectified output is positive where it let its input through.
+            torch.ops.aten.threshold_backward.grad_input(self.error, self.activation, 0, grad_input=self.error)
+        else:
+            self.norm.backward(self.error)
         torch.sum(self.error, 1, out=self.bias_grad)
         self.weight_gradient()
 
@@ -174,7 +185,7 @@ class Convolution(HiddenLayer):
         """
         for activation, bias, weight in self.networks:
             torch.addmm(bias, self.seen[0], weight, out=activation)
-        self.activation.relu_()
+        self.rectify()
 
     def weight_gradient(self) -> None:
         """Σ over rows in as many chunks as a convolution has positions: one long sum would keep one core busy."""
@@ -209,23 +220,27 @@ class BitConvolution(Convolution):
         if self.bits is None:
             super().forward()
         else:
-            self._call("forward", self.bits, self.weight, self.bias, self.activation)
+            self._call("forward", self.weight, self.bias, self.activation)
+            if self.norm is not None:
+                self.norm.forward()
 
     def backward(self) -> None:
         if self.bits is None:
             super().backward()
             return
-        self._call("backward", self.bits, self.activation, self.error, self.sums)
+        if self.norm is not None:
+            self.norm.backward(self.error)
+        self._call("backward", self.activation, self.error, self.sums)
         sums = self.sums.sum(0)
         self.weight_grad.copy_(sums[:, :-1])
         self.bias_grad.copy_(sums[:, -1])
 
-    def _call(self, function: str, bits: torch.Tensor, *tensors: torch.Tensor) -> None:
+    def _call(self, function: str, *tensors: torch.Tensor) -> None:
         n_networks, inputs, _ = self.weight.shape
-        assert bits.is_contiguous()
-        first, *others = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (bits, *tensors))
-        rows = ctypes.c_long(self.activation.shape[1])
-        getattr(self.kernel, function)(first, rows, inputs, n_networks, *others, self.threads)
+        bits, rectify = self.bits, self.norm is None
+        assert bits is not None and bits.is_contiguous()
+        sizes = self.activation.shape[1], inputs, n_networks
+        kernels.call(getattr(self.kernel, function), bits, *sizes, *tensors, rectify, self.threads)
 
 
 def _layer(ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int) -> HiddenLayer:

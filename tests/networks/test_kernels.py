@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from staq.networks import kernels
 from staq.networks.architecture import OUTPUT_WEIGHT
-from staq.networks.conv_mlp import ConvMlp, affine, rectified
+from staq.networks.conv_mlp import ConvMlp, affine, dense
 from staq.networks.ensemble import QEnsemble
 from staq.networks.gradients import BitConvolution, ClosedForm, Convolution
 from staq.policy_improvement.q_stack import QStack
@@ -107,14 +107,16 @@ def test_a_layer_of_many_networks_is_the_product(rows: int, inputs: int, outputs
     for n_inputs, threads in ((1, 1), (3, 2), (3, 4)):
         torch.set_num_threads(threads)
         x = torch.randn(n_inputs, rows, inputs)
-        torch.testing.assert_close(rectified(weight, bias, x), affine(weight, bias, x).relu(), rtol=1e-4, atol=1e-5)
+        expected = affine(weight, bias, x)
+        torch.testing.assert_close(dense(weight, bias, x, rectify=False), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(dense(weight, bias, x, rectify=True), expected.relu(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_layer_hides_nothing_and_refuses_nothing(compiler: None) -> None:
     """Not what is no number; not widths, types and orders that the kernel does not know."""
     weight, bias, x = torch.randn(3, 8, 64), torch.randn(3, 64), torch.randn(1, 7, 8)
     weight[1, 0, 5] = torch.nan
-    found = rectified(weight, bias, x)
+    found = dense(weight, bias, x, rectify=True)
     assert found[1, :, 5].isnan().all()
     assert found.isnan().sum() == 7
     weight[1, 0, 5] = 1.0
@@ -124,7 +126,7 @@ def test_a_layer_hides_nothing_and_refuses_nothing(compiler: None) -> None:
         (weight.mT.contiguous().mT, bias, x),
         (weight, bias, x.mT.contiguous().mT),
     ):
-        torch.testing.assert_close(rectified(*other), affine(*other).relu())
+        torch.testing.assert_close(dense(*other, rectify=True), affine(*other).relu())
 
 
 def test_the_stack_is_the_same_policy_without_it(compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,9 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
+
+import torch
 
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 """OpenMP's threads are PyTorch's: both link to the one runtime that is already loaded."""
@@ -35,6 +38,17 @@ def load(name: str) -> ctypes.CDLL | None:
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError):  # no right to write, no OpenMP, a compiler of another kind
         return None
+
+
+def call(function: Any, *arguments: Any) -> None:
+    """Calls a kernel's function, with tensors by their addresses and sizes as C's long."""
+    function(*map(_as_argument, arguments))
+
+
+def _as_argument(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return ctypes.c_void_p(value.data_ptr())
+    return ctypes.c_float(value) if isinstance(value, float) else value if value is None else ctypes.c_long(value)
 
 
 def available() -> bool:

@@ -57,9 +57,9 @@ INLINE floats where_positive(floats condition, floats value) {
     return (floats)((choices)value & ~(condition <= 0));
 }
 
-/* activation = max(0, patches · weight + bias) */
-void forward(const uint8_t *patches, long rows, int inputs, int networks, const floats *weight, const floats *bias,
-             floats *activation, int threads) {
+/* activation = patches · weight + bias, or the positive part of it */
+void forward(const uint8_t *patches, long rows, long inputs, long networks, const floats *weight, const floats *bias,
+             floats *activation, long rectify, long threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long row = 0; row < rows; row++) {
         uint16_t set[MAX_INPUTS];
@@ -68,14 +68,14 @@ void forward(const uint8_t *patches, long rows, int inputs, int networks, const 
             for (int part = 0; part < PARTS; part++) {
                 floats sum = bias[n * PARTS + part];
                 for (int i = 0; i < count; i++) sum += weight[(n * inputs + set[i]) * PARTS + part];
-                activation[(n * rows + row) * PARTS + part] = where_positive(sum, sum);
+                activation[(n * rows + row) * PARTS + part] = rectify ? where_positive(sum, sum) : sum;
             }
     }
 }
 
-/* sums = patchesᵀ · e and Σ e, where e is the error that an activation lets through */
-void backward(const uint8_t *patches, long rows, int inputs, int networks, const floats *activation,
-              const floats *error, floats *sums, int threads) {
+/* sums = patchesᵀ · e and Σ e, where e is the error, or what of it an activation lets through */
+void backward(const uint8_t *patches, long rows, long inputs, long networks, const floats *activation,
+              const floats *error, floats *sums, long rectify, long threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
         int size = (inputs + 1) * PARTS;
@@ -88,7 +88,7 @@ void backward(const uint8_t *patches, long rows, int inputs, int networks, const
             for (int n = 0; n < networks; n++)
                 for (int part = 0; part < PARTS; part++) {
                     long place = (n * rows + row) * PARTS + part;
-                    floats passed = where_positive(activation[place], error[place]);
+                    floats passed = rectify ? where_positive(activation[place], error[place]) : error[place];
                     for (int i = 0; i < count; i++) own[n * size + set[i] * PARTS + part] += passed;
                 }
         }
