@@ -148,10 +148,10 @@ class StaQPolicy(BasePolicy):
         return self.codec.factors.log_softmax(self.improvement.logits(accumulated))
 
     @torch.no_grad()
-    def mean_q(self, features: torch.Tensor) -> torch.Tensor:
+    def mean_q(self, obs: torch.Tensor) -> torch.Tensor:
         """q_k, the mean of the networks that learn. [n, ...] → [n, A]"""
-        chunks = features.split(chunk_size(self.device))
-        return torch.cat([self.architecture.q_of_features(self.q_net.weights, c).mean(0).t() for c in chunks])
+        chunks = obs.split(chunk_size(self.device))
+        return torch.cat([self.architecture.frozen_q_values(self.q_net.weights, c).mean(0).t() for c in chunks])
 
     def q_values(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """q of the networks that are learning, [B, E, A], and of each frozen one, oldest first, [B, n, E, A].

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,12 @@ SMALL: dict[str, Any] = {
     "seed": 7,
     "device": "cpu",
 }
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c_is_heard() -> None:
+    """Also where the tests run in the background of a shell, which has its jobs ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from staq.experience.accumulated_logits import Accumulate, AccumulatedLogits
 from staq.experience.states import States
 from staq.networks.architecture import Architecture
-from staq.networks.chunks import chunks
 
 if TYPE_CHECKING:
     from staq.policies import StaQPolicy
@@ -26,8 +25,8 @@ class Replay(ReplayBuffer):
 
     Unlike SB3's buffer it draws from its own generator, fills up to exactly ``buffer_size`` for any number of
     environments, and keeps ``terminated`` apart from ``truncated``. Observations are stored as the policy saw
-    them: under VecNormalize that is normalised, by the statistics of their time. Beside them are the networks'
-    ``features`` of them, where those are something else, and the accumulated logits of the next states.
+    them: under VecNormalize that is normalised, by the statistics of their time. Beside them are the accumulated
+    logits of the next states.
     """
 
     TRANSITION = ("observations", "next_observations", "actions", "rewards", "terminated")
@@ -48,8 +47,6 @@ class Replay(ReplayBuffer):
         self.architecture = architecture
         self.observations: Any
         self.next_observations: Any
-        self.features: Any
-        self.next_features: Any
         factors = architecture.factors
         self._allocate_observations(self.to_torch(np.zeros((), dtype=observation_space.dtype)).dtype)
         indices = (buffer_size,) if factors.single else (buffer_size, len(factors.sizes))
@@ -84,11 +81,8 @@ class Replay(ReplayBuffer):
             self._allocate_observations(obs.dtype)  # VecNormalize returns floats whatever its space says
         truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
         rows = (self.pos + torch.arange(n, device=self.device)) % self.buffer_size
-        self.observations[rows] = obs = obs.reshape(n, *self.obs_shape)
-        self.next_observations[rows] = next_obs = next_obs.reshape(n, *self.obs_shape)
-        if self.features is not self.observations:
-            make = self.architecture.features
-            self.features[rows], self.next_features[rows] = make(obs), make(next_obs)
+        self.observations[rows] = obs.reshape(n, *self.obs_shape)
+        self.next_observations[rows] = next_obs.reshape(n, *self.obs_shape)
         self.actions[rows] = self.to_torch(action).long()
         self.rewards[rows] = self.to_torch(reward).float()
         self.terminated[rows] = self.to_torch(done & ~truncated)
@@ -110,10 +104,10 @@ class Replay(ReplayBuffer):
 
     def states(self, policy: StaQPolicy, batch_size: int) -> States:
         """Every stored state, for a policy improvement."""
-        features, obs = self.features[: self.size()], self.observations[: self.size()]
+        obs = self.observations[: self.size()]
         return States(
-            features,
-            partial(policy.mean_q, features),
+            obs,
+            partial(policy.mean_q, obs),
             lambda: policy.log_policy(policy.improvement.accumulated(obs)).float(),
             partial(self.draw, batch_size=batch_size),
         )
@@ -127,7 +121,7 @@ class Replay(ReplayBuffer):
         if change is None:
             self.recompute(accumulate)
         else:
-            self.accumulated.follow(change, self.next_features[: self.size()], self.architecture)
+            self.accumulated.follow(change, self.next_observations[: self.size()], self.architecture)
 
     def recompute(self, accumulate: Accumulate) -> None:
         """Evaluates every stored next state anew: the policy is another one."""
@@ -154,20 +148,6 @@ class Replay(ReplayBuffer):
         shape = (self.buffer_size, *self.obs_shape)
         self.observations = torch.zeros(shape, dtype=dtype, device=self.device)
         self.next_observations = torch.zeros(shape, dtype=dtype, device=self.device)
-        self.remake_features()
-
-    def remake_features(self) -> None:
-        """Follows observations that were not added one by one."""
-        one, make = self.observations[:1], self.architecture.features
-        of_one = make(one)
-        if of_one is one:
-            self.features, self.next_features = self.observations, self.next_observations
-            return
-        shape = (self.buffer_size, *of_one.shape[1:])
-        self.features, self.next_features = (of_one.new_zeros(shape) for _ in range(2))
-        for rows in chunks(self.size(), self.device):
-            self.features[rows] = make(self.observations[rows])
-            self.next_features[rows] = make(self.next_observations[rows])
 
     # ------------------------------------------------------------------ files
 
@@ -177,9 +157,7 @@ class Replay(ReplayBuffer):
         return {name: getattr(self, name)[rows] for name in self.TRANSITION}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what can be made anew."""
-        made = ("architecture", "features", "next_features")
-        return {name: value for name, value in vars(self).items() if name not in made}
+        return {name: value for name, value in vars(self).items() if name != "architecture"}
 
     def adopt(self, generator: torch.Generator, n_envs: int, architecture: Architecture) -> None:
         """Makes an unpickled replay draw from the given generator, on its device, for so many environments."""
@@ -190,7 +168,6 @@ class Replay(ReplayBuffer):
         self.accumulated.to(self.device)
         self._forget_last_step(n_envs)
         self.architecture = architecture
-        self.remake_features()
 
     def _forget_last_step(self, n_envs: int) -> None:
         self.last_rows = torch.zeros(n_envs, dtype=torch.long, device=self.device)

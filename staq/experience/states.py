@@ -13,7 +13,7 @@ class States:
 
     Both are computed when first asked for, since a push onto a stack needs neither: ask before you change the policy.
 
-    :param features: of the states, ``Architecture.features`` [n, ...]
+    :param obs: the states, as observed [n, ...]
     :param compute_q: → q_k, the mean of the critics [n, A]
     :param compute_log_pi: → log π_k [n, A]
     :param draw: how many minibatches → their rows [n, B]
@@ -21,16 +21,16 @@ class States:
 
     def __init__(
         self,
-        features: torch.Tensor,
+        obs: torch.Tensor,
         compute_q: Callable[[], torch.Tensor],
         compute_log_pi: Callable[[], torch.Tensor],
         draw: Callable[[int], torch.Tensor],
     ) -> None:
-        self.features = features
+        self.obs = obs
         self._compute_q, self._compute_log_pi, self._draw = compute_q, compute_log_pi, draw
 
     def __len__(self) -> int:
-        return len(self.features)
+        return len(self.obs)
 
     @cached_property
     def q(self) -> torch.Tensor:

@@ -39,8 +39,8 @@ class StackedModule(Architecture):
     def initial_trunk(self) -> dict[str, torch.Tensor]:
         return {name: weight.detach() for name, weight in self.build().named_parameters()}
 
-    def inputs(self, features: torch.Tensor) -> torch.Tensor:
-        return self.preprocessed(features)
+    def inputs(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.preprocessed(obs)
 
     def hidden(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
         x = inputs

@@ -78,7 +78,7 @@ class ReplayRegression(PolicyEvaluation):
                 taken = taken_actions(replay.actions[batches], self.factors)
             with self.phases("gradient"):
                 for rows, actions, target in zip(batches, taken, targets, strict=True):
-                    outputs = critics.forward(replay.features.index_select(0, rows))  # [E, A, B]
+                    outputs = critics.forward(replay.observations.index_select(0, rows))  # [E, A, B]
                     q = (outputs * actions).sum(1)  # of several parts it is the sum [E, B]
                     loss, error = differentiate(loss_of, q, target)
                     critics.backward(error.unsqueeze(1) * actions)
@@ -124,7 +124,7 @@ class ReplayRegression(PolicyEvaluation):
         for chunk in rows.split(size):
             # A chunk that is not full is filled up with any rows, whose q is not used.
             full = torch.nn.functional.pad(chunk, (0, size - len(chunk)))
-            q = networks.forward(replay.next_features.index_select(0, full))[..., : len(chunk)].mT  # [E, n, A]
+            q = networks.forward(replay.next_observations.index_select(0, full))[..., : len(chunk)].mT  # [E, n, A]
             found.append(q.clone() if reduce is None else ensemble_value(q, reduce))
         return torch.cat(found, dim=-2)
 

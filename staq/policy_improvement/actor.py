@@ -33,24 +33,20 @@ class Actor(PolicyImprovement):
 
     def accumulated(self, obs: torch.Tensor) -> torch.Tensor:
         """There is nothing to accumulate: the logits themselves, centred."""
-        return self._centred_logits(self.architecture.features(obs))
+        chunks = obs.split(chunk_size(self.actor.device))
+        logits_of = partial(self.architecture.frozen_q_values, self.actor.weights)
+        return torch.cat([mean_centred(logits_of(chunk), self.factors) for chunk in chunks])
 
-    @torch.no_grad()
-    def _centred_logits(self, features: torch.Tensor) -> torch.Tensor:
-        chunks = features.split(chunk_size(self.actor.device))
-        q_of = partial(self.architecture.q_of_features, self.actor.weights)
-        return torch.cat([mean_centred(q_of(chunk), self.factors) for chunk in chunks])
-
-    def log_policy(self, features: torch.Tensor) -> torch.Tensor:
+    def log_policy(self, obs: torch.Tensor) -> torch.Tensor:
         """log π, float64 [B, A]"""
-        return self.factors.log_softmax(self._centred_logits(features))
+        return self.factors.log_softmax(self.accumulated(obs))
 
     @torch.no_grad()
     def improve(self, q_net: QEnsemble, states: States, step_size: StepSize) -> LogitsChange:
         step_size = self.effective(step_size)
         exact = self.factors.each(partial(mirror_step, step_size=step_size), states.log_pi.double(), states.q.double())
         self.train_actor(states, step_size)
-        self._divergence = kl_divergence(exact, self.log_policy(states.features)).mean().item()
+        self._divergence = kl_divergence(exact, self.log_policy(states.obs)).mean().item()
         return LogitsChange(0.0, [(self.actor.weights, 1.0)])
 
     def effective(self, step_size: StepSize) -> StepSize:
@@ -125,7 +121,7 @@ class GradientActor(Actor):
             return self.factors.total(loss_of_part, self.factors.log_softmax(logits), q, log_pi_k)
 
         for rows in batches:
-            logits = actor.forward(states.features[rows])[0].t()  # [B, A]
+            logits = actor.forward(states.obs[rows])[0].t()  # [B, A]
             value, error = differentiate(loss, logits, q[rows], log_pi[rows])
             actor.backward(error.t().unsqueeze(0).contiguous())
             self.optimizer.step()

@@ -28,12 +28,10 @@ class LogitsChange:
     networks: Sequence[tuple[Weights, float]]
     """Ensembles [E, ...] that enter, or with a negative coefficient leave."""
 
-    def applied(self, accumulated: torch.Tensor, features: torch.Tensor, architecture: Architecture) -> torch.Tensor:
-        """c_{k+1} of states, from their c_k and features. [B, A], [B, ...] → [B, A]"""
+    def applied(self, accumulated: torch.Tensor, obs: torch.Tensor, architecture: Architecture) -> torch.Tensor:
+        """c_{k+1} of states, from their c_k and observations. [B, A], [B, ...] → [B, A]"""
         total = self.decay * accumulated
-        terms = (
-            c * mean_centred(architecture.q_of_features(w, features), architecture.factors) for w, c in self.networks
-        )
+        terms = (c * mean_centred(architecture.frozen_q_values(w, obs), architecture.factors) for w, c in self.networks)
         return total + sum(terms)
 
 

@@ -108,7 +108,7 @@ class QStack(nn.Module):
 
     def _accumulated_chunk(self, obs: torch.Tensor) -> torch.Tensor:
         total = self._folded_bias.repeat(len(obs), 1)  # [B, A]
-        inputs = self.architecture.inputs_of_many(self.architecture.features(obs))
+        inputs = self.architecture.inputs_of_many(obs)
         for filled, output in self._folded:
             hidden = self.architecture.hidden_of_many(filled, inputs)  # [N, B, H]
             total += (output @ hidden.transpose(1, 2)).sum(0).t()

@@ -218,7 +218,6 @@ class LoopState(TrainingState):
 
     def complete(self, learned: dict[str, Any]) -> None:
         if isinstance(self.replay, Replay):
-            self.replay.remake_features()
             self.replay.accumulated.load(learned["accumulated"])
 
     def begin_episodes(self) -> None:
