@@ -13,6 +13,7 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 from staq.experience.accumulated_logits import Accumulate, AccumulatedLogits
 from staq.experience.states import States
+from staq.experience.transitions import as_tensor, is_truncated
 from staq.networks.architecture import Architecture
 
 if TYPE_CHECKING:
@@ -74,12 +75,17 @@ class Replay(ReplayBuffer):
         reward: np.ndarray,
         done: np.ndarray,
         infos: list[dict[str, Any]],
+        fresh: torch.Tensor | None = None,
     ) -> None:
-        """Stores a transition per environment. ``action`` is indices; SB3's infos tell truncation from termination."""
+        """Stores a transition per environment.
+
+        :param action: indices
+        :param fresh: whether actions were drawn now, rather than held: targets of single steps need not know
+        """
         n, obs, next_obs = len(reward), self.to_torch(obs), self.to_torch(next_obs)
         if self.size() == 0 and obs.dtype != self.observations.dtype:
             self._allocate_observations(obs.dtype)  # VecNormalize returns floats whatever its space says
-        truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+        truncated = is_truncated(infos)
         rows = (self.pos + torch.arange(n, device=self.device)) % self.buffer_size
         self.observations[rows] = obs.reshape(n, *self.obs_shape)
         self.next_observations[rows] = next_obs.reshape(n, *self.obs_shape)
@@ -109,7 +115,7 @@ class Replay(ReplayBuffer):
             obs,
             partial(policy.mean_q, obs),
             lambda: policy.log_policy(policy.improvement.accumulated(obs)).float(),
-            partial(self.draw, batch_size=batch_size),
+            lambda n: self.draw(-(-self.size() // batch_size) if n is None else n, batch_size),
         )
 
     def current_accumulated(self) -> torch.Tensor:
@@ -139,10 +145,7 @@ class Replay(ReplayBuffer):
         )
 
     def to_torch(self, array: Any, copy: bool = True) -> torch.Tensor:
-        array = np.asarray(array)
-        if array.dtype in (np.uint16, np.uint32, np.uint64):  # torch stores these and can do little with them
-            array = array.astype(np.int64)
-        return torch.as_tensor(array, device=self.device)
+        return as_tensor(array, self.device)
 
     def _allocate_observations(self, dtype: torch.dtype) -> None:
         shape = (self.buffer_size, *self.obs_shape)
@@ -150,6 +153,14 @@ class Replay(ReplayBuffer):
         self.next_observations = torch.zeros(shape, dtype=dtype, device=self.device)
 
     # ------------------------------------------------------------------ files
+
+    def checkpoint(self) -> dict[str, Any]:
+        """What is beside the transitions, which are saved as they come."""
+        return {"accumulated": self.current_accumulated().clone()}
+
+    def load_checkpoint(self, state: dict[str, Any]) -> None:
+        """Takes it over, once the transitions are there."""
+        self.accumulated.load(state["accumulated"])
 
     def newest(self, n: int) -> dict[str, torch.Tensor]:
         """The last n transitions, oldest first."""

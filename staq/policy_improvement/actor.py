@@ -44,9 +44,10 @@ class Actor(PolicyImprovement):
     @torch.no_grad()
     def improve(self, q_net: QEnsemble, states: States, step_size: StepSize) -> LogitsChange:
         step_size = self.effective(step_size)
-        exact = self.factors.each(partial(mirror_step, step_size=step_size), states.log_pi.double(), states.q.double())
+        log_pi, q = (values[states.watched].double() for values in (states.log_pi, states.q))
+        exact = self.factors.each(partial(mirror_step, step_size=step_size), log_pi, q)
         self.train_actor(states, step_size)
-        self._divergence = kl_divergence(exact, self.log_policy(states.obs)).mean().item()
+        self._divergence = kl_divergence(exact, self.log_policy(states.obs[states.watched])).mean().item()
         return LogitsChange(0.0, [(self.actor.weights, 1.0)])
 
     def effective(self, step_size: StepSize) -> StepSize:
@@ -99,7 +100,11 @@ class GradientActor(Actor):
     class Settings(Group):
         """How long an actor is trained; its optimiser, learning rate and batch size are the critics'."""
 
-        actor_steps: int = setting(5000, "m, gradient steps of the actor per iteration", at_least(1))
+        actor_steps: int | None = setting(
+            5000,
+            "m, gradient steps of the actor per iteration; None is n_epochs passes over a rollout, one over a replay",
+            at_least(1, or_none="for passes over the experience"),
+        )
 
     trains = True
     loss: ClassVar[Any]

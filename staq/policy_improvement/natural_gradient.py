@@ -35,12 +35,16 @@ class NaturalGradient(Actor):
         max_kl: float = setting(0.001, "ε_KL, the largest mean divergence from the previous policy", POSITIVE)
         cg_steps: int = setting(10, "steps of conjugate gradients", at_least(1))
         cg_damping: float = setting(0.01, "added to the diagonal of the Fisher information", NOT_NEGATIVE)
+        max_states: int | None = setting(
+            None, "visited states that a step is computed on; None for all", at_least(1, or_none="for all")
+        )
         line_search_steps: int = setting(10, "how often the step is shortened before it is given up", at_least(1))
 
     _trials = 0
 
     def train_actor(self, states: States, step_size: StepSize) -> None:
-        obs, q, log_pi, tau = states.obs, states.q, states.log_pi, step_size.entropy_weight
+        some, tau = states.some(self.settings.max_states), step_size.entropy_weight
+        obs, q, log_pi = states.obs[some], states.q[some], states.log_pi[some]
         g = self.gradient(obs, q, log_pi, tau)
         direction = conjugate_gradients(lambda v: self.fisher_product(obs, log_pi, v), g, self.settings.cg_steps)
         expected = torch.dot(g, direction)

@@ -187,7 +187,7 @@ class LoopState(TrainingState):
         names = settings_of(model.groups(model.evaluation))
         return (
             super().identity()
-            | {name: getattr(model, name) for name in (*names, "evaluation", "seed")}
+            | {name: getattr(model, name) for name in ("evaluation", *names, "seed")}
             | {
                 "learning_rate": "a schedule" if callable(rate) else float(rate),
                 "policy": type(model.policy).__name__,
@@ -201,7 +201,7 @@ class LoopState(TrainingState):
             "q_net": model.policy.q_net.state_dict(),
             "optimizer": model.policy.optimizer.state_dict(),
             "improvement": model.policy.improvement.checkpoint(),
-            "accumulated": model.experience.current_accumulated().clone(),
+            "experience": model.experience.checkpoint(),
             "generators": {name: generator.get_state() for name, generator in model._generators.items()},
             "behaviour": model._behaviour.state_dict(),
         }
@@ -217,8 +217,7 @@ class LoopState(TrainingState):
         model._behaviour.load_state_dict(learned["behaviour"])
 
     def complete(self, learned: dict[str, Any]) -> None:
-        if isinstance(self.replay, Replay):
-            self.replay.accumulated.load(learned["accumulated"])
+        self.model.experience.load_checkpoint(learned["experience"])
 
     def begin_episodes(self) -> None:
         model = self.model
