@@ -135,10 +135,13 @@ def settings_of(groups: Iterable[type[Group]]) -> dict[str, Field[Any]]:
 
 
 def defaults_of(groups: Iterable[type[Group]], instead: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """:param instead: what a policy evaluation has instead of some of them"""
-    found = settings_of(groups)
+    """:param instead: what a policy evaluation has instead of some of them, where that is allowed"""
+    found, instead = settings_of(groups), instead or {}
     assert all(each.default is not MISSING for each in found.values())
-    return {name: (instead or {}).get(name, each.default) for name, each in found.items()}
+    allowed = {
+        name for name, value in instead.items() if name in found and found[name].metadata["must_be"].holds(value)
+    }
+    return {name: instead[name] if name in allowed else each.default for name, each in found.items()}
 
 
 def described(groups: Sequence[type[Group]]) -> str:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from staq.policy_improvement.improvement import LogitsChange
 
 WATCHED = 256
-"""States on which the policy's movement is measured: each costs two networks, of which training is to notice nothing."""
+"""States on which the policy's movement is measured, which costs two networks each."""
 
 
 class Rollout:
     """T steps of N environments under π_k, each with the accumulated logits c_k of its state, known from acting.
 
-    What follows a step is the state of the next one, but for its ``cuts``: where an episode was truncated, and after the
-    last step. Only there a next state is stored by itself. The next step after an evaluation begins a new rollout.
+    What follows a step is the state of the next one, but where an episode was truncated and after the last step: only
+    there a next state is stored by itself. The first step after an evaluation begins a new rollout.
 
     :param n_steps: T, for which there is room at first
     :param generator: draws minibatches

@@ -55,6 +55,10 @@ class Architecture(ABC):
     def hidden(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
         """What the output layers of N networks see of B observations' inputs. → [N, B, hidden_size]"""
 
+    def hidden_in_training(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
+        """``hidden`` of networks that learn, whose statistics, if they have any, follow."""
+        return self.hidden(weights, inputs)
+
     def hidden_of_many(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
         """``hidden`` of networks that nobody differentiates, by whatever is fastest."""
         return self.hidden(weights, inputs)
@@ -66,9 +70,10 @@ class Architecture(ABC):
             OUTPUT_BIAS: torch.zeros(self.n_actions),
         }
 
-    def q_values(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
+    def q_values(self, weights: Weights, obs: torch.Tensor, learning: bool = False) -> torch.Tensor:
         """q of N networks for B observations in their stored type. → [N, A, B]"""
-        return output(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], self.hidden(weights, self.inputs(obs)))
+        hidden = (self.hidden_in_training if learning else self.hidden)(weights, self.inputs(obs))
+        return output(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], hidden)
 
     @torch.no_grad()
     def frozen_q_values(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:

@@ -58,10 +58,11 @@ class Autograd:
 
     def __init__(self, ensemble: QEnsemble) -> None:
         self.ensemble = ensemble
+        self.learning = any(weight.requires_grad for weight in ensemble.parameters())
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
-            self.outputs = self.ensemble.architecture.q_values(self.ensemble.weights, obs)
+            self.outputs = self.ensemble.architecture.q_values(self.ensemble.weights, obs, self.learning)
         return self.outputs.detach()
 
     def backward(self, error: torch.Tensor) -> None:

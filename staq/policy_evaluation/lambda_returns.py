@@ -1,8 +1,8 @@
 """Policy evaluation without a replay: regression on one rollout, towards soft λ-returns (after PQN, arXiv:2407.04811).
 
-The paper's conclusion names such evaluations as what StaQ is a test bed for. Normalised networks (``norm="layer"``) make
-them work without target networks; on-policy targets then cost next to nothing, since π_k of every visited state is
-known from acting.
+The paper's conclusion names such evaluations as what StaQ is a test bed for. Normalised networks (``norm="layer"``)
+make them work without target networks; on-policy targets then cost next to nothing, since π_k of every visited state
+is known from acting.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class LambdaReturns(PolicyEvaluation):
         if self.n_envs > 1:
             return None
         return (
-            "With one environment every step waits for the networks; make_vec_env(env, n_envs=64) asks them once for 64 "
-            "steps, which is several times faster, and its rollouts show more of the environment."
+            "With one environment every step waits for the networks; make_vec_env(env, n_envs=64) asks them once for "
+            "64 steps, which is several times faster, and its rollouts show more of the environment."
         )
 
     def make_experience(self, shared: Shared, settings: Settings) -> Rollout:

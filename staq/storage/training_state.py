@@ -58,6 +58,9 @@ class TrainingState(ABC):
     def ended_whole(self) -> bool:
         """Whether ``learn`` ended at a boundary, rather than stopped in mid-iteration."""
 
+    seconds_per_checkpoint = 0.0
+    """Time between two checkpoints, where an iteration is shorter."""
+
     @property
     def run_id(self) -> str:
         """By which a folder of checkpoints is known to be this run's."""
@@ -173,6 +176,10 @@ class LoopState(TrainingState):
         return self.model.at_boundary
 
     ended_whole = at_boundary
+
+    @property
+    def seconds_per_checkpoint(self) -> float:  # type: ignore[override]
+        return self.model.policy_evaluation.seconds_per_checkpoint
 
     @property
     def run_id(self) -> str:
