@@ -247,7 +247,7 @@ def _custom_architecture(
     net_arch: list[int],
     activation_fn: type[nn.Module],
     normalize_images: bool,
-    norm: Norm,
+    norm: Norm = None,
 ) -> StackedModule:
     def build() -> nn.Module:
         extractor = extractor_class(observation_space, **extractor_kwargs)

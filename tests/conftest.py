@@ -70,7 +70,10 @@ def lambda_model(env_id: str = "CartPole-v1", n_envs: int = 4, algorithm: str = 
         "device": "cpu",
     }
     env = make_vec_env(env_id, n_envs, seed=7)
-    return getattr(staq, algorithm)("CnnPolicy" if images else "MlpPolicy", env, **settings | arguments)
+    settings |= arguments
+    if settings["evaluation"] != "lambda":
+        del settings["n_epochs"]
+    return getattr(staq, algorithm)("CnnPolicy" if images else "MlpPolicy", env, **settings)
 
 
 def weights_of(model: PolicyMirrorDescent) -> dict[str, torch.Tensor]:

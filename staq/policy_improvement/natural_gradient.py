@@ -88,35 +88,38 @@ class NaturalGradient(Actor):
     def diagnostics(self) -> dict[str, float]:
         return super().diagnostics() | {"line_search_trials": self._trials}
 
+    @property
+    def _learned(self) -> dict[str, torch.Tensor]:
+        """The weights that a step moves: a user's module may have others."""
+        fixed = self.architecture.fixed
+        return {name: w.detach() for name, w in self.actor.weights.items() if name not in fixed}
+
     def _logits(self, obs: torch.Tensor) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
-        return lambda weights: self.actor.architecture.q_values(weights, obs)[0].t()  # [B, A]
+        rest = {name: w.detach() for name, w in self.actor.weights.items() if name in self.architecture.fixed}
+        return lambda learned: self.architecture.q_values(rest | learned, obs)[0].t()  # [B, A]
 
     def _pushed_forward(self, obs: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         """J v: how the logits change with the weights. → [B, A]"""
-        weights = {name: w.detach() for name, w in self.actor.weights.items()}
-        change: torch.Tensor = torch.func.jvp(self._logits(obs), (weights,), (self._as_weights(vector),))[1]
+        change: torch.Tensor = torch.func.jvp(self._logits(obs), (self._learned,), (self._as_weights(vector),))[1]
         return change
 
     def _pulled_back(self, obs: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
         """Jᵀ e. [B, A] → a vector of weights"""
-        weights = {name: w.detach() for name, w in self.actor.weights.items()}
-        pull = torch.func.vjp(self._logits(obs), weights)[1]
-        (pulled,) = pull(error)
-        fixed = self.actor.architecture.fixed  # along which the gradient is zero, and so is every direction from it
-        return torch.cat([(pulled[name] * (name not in fixed)).flatten() for name in self.actor.names])
+        (pulled,) = torch.func.vjp(self._logits(obs), self._learned)[1](error)
+        return torch.cat([pulled[name].flatten() for name in self._learned])
 
     def _parameters_as_vector(self) -> torch.Tensor:
-        return torch.cat([w.detach().flatten() for w in self.actor.weights.values()])
+        return torch.cat([w.flatten() for w in self._learned.values()])
 
     def _as_weights(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
-        weights = self.actor.weights
-        pieces = vector.split([w.numel() for w in weights.values()])
-        return {name: piece.view_as(w) for (name, w), piece in zip(weights.items(), pieces, strict=True)}
+        learned = self._learned
+        pieces = vector.split([w.numel() for w in learned.values()])
+        return {name: piece.view_as(w) for (name, w), piece in zip(learned.items(), pieces, strict=True)}
 
     def _set_parameters(self, vector: torch.Tensor) -> None:
-        weights = self.actor.weights
+        learned = self._learned
         for name, value in self._as_weights(vector).items():
-            weights[name].copy_(value)
+            learned[name].copy_(value)
 
 
 def conjugate_gradients(

@@ -160,7 +160,7 @@ def evaluated(epsilon: float) -> tuple[np.ndarray, np.ndarray]:
         evaluation="lambda",
         gamma=0.8,
         epsilon=epsilon,
-        trace_decay=0.9,
+        trace_decay=1.0,
         policy_update_interval=2048,
         batch_size=256,
         learning_rate=0.05,
@@ -175,7 +175,7 @@ def evaluated(epsilon: float) -> tuple[np.ndarray, np.ndarray]:
     stack: Any = model.policy.improvement
     generator = torch.Generator().manual_seed(0)
     stack.stack.push({n: torch.randn(1, *s, generator=generator) for n, s in stack.stack.shapes.items()}, beta=0.0)
-    stack.stack.prefactor = 1.0
+    stack.stack.prefactor = 0.6
     model._step_size = model.step_size.__class__(0.3 / math.log(3), 0.2)
     stack.begin_iteration = lambda step_size: None  # the policy is to stay as it is
     model.learn(16 * 2048)
@@ -188,7 +188,7 @@ def evaluated(epsilon: float) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("epsilon", [0.0, 0.5])
 def test_q_tends_to_that_of_the_policy_whatever_the_behaviour(epsilon: float) -> None:
     q, expected = evaluated(epsilon)
-    np.testing.assert_allclose(q, expected, atol=0.06)
+    np.testing.assert_allclose(q, expected, atol=0.09)
 
 
 def test_without_the_correction_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
