@@ -195,9 +195,9 @@ def not_here(name: str, evaluation: str) -> str:
     return f"{name!r} belongs to evaluation={evaluation!r}: leave it out, or evaluate so."
 
 
-def other_defaults(evaluation: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+def other_defaults(evaluation: str, values: Mapping[str, Any]) -> str:
     """What a policy evaluation has come with, for who looks on."""
-    lines = [f"  {name:24} {value}" for name, value in values.items() if name not in given]
+    lines = [f"  {name:24} {value}" for name, value in values.items()]
     return "\n".join([f"Defaults of evaluation={evaluation!r}:", *lines])
 
 

@@ -119,7 +119,8 @@ class PolicyMirrorDescent(SB3Interface):
         )
         self.evaluation = evaluation
         if verbose >= 1 and evaluated.defaults:
-            print(other_defaults(evaluation, values, given))
+            of_policy = {**evaluated.policy_defaults, **(policy_kwargs or {})}
+            print(other_defaults(evaluation, {n: v for n, v in {**values, **of_policy}.items() if n not in given}))
         for name, value in values.items():
             setattr(self, name, value)
         # Counted over all calls of learn(), which resets num_timesteps: annealing must not start anew.

@@ -109,6 +109,7 @@ class GradientActor(Actor):
     trains = True
     loss: ClassVar[Any]
     """A ``Loss``."""
+    _loss = 0.0
     regularised: ClassVar[bool] = True
     """Whether the update stays close to π_k; otherwise η is 0, whatever the algorithm's."""
 
