@@ -119,7 +119,7 @@ def configured(
         raise ValueError(f"The preset {preset.name} is for {', '.join(preset.algorithms)}, not for {algo}.")
     hyperparameters = preset.hyperparameters | (overrides or {})
     evaluation = hyperparameters.get("evaluation", "replay")
-    if evaluation != preset.evaluation:
+    if ALGORITHMS[algo].ours and presets.family(evaluation) != preset.evaluation:
         raise ValueError(
             f"The preset {preset.name} is for evaluation {preset.evaluation!r}, not {evaluation!r}: leave out --preset "
             f"for the one that is, {presets.for_environment(env, algo, evaluation).name}."

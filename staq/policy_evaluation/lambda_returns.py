@@ -100,7 +100,6 @@ class LambdaReturns(PolicyEvaluation):
             obs, actions = rollout.flat("observations"), rollout.flat("actions")
             batches = rollout.minibatches(settings.n_epochs, shared.batch_size)
         rollout.used = True
-        logged = torch.zeros(2, device=policy.device)
         with self.phases("gradient"):
             critics, loss_of = backpropagation(policy.q_net, shared.batch_size), partial(self.loss, settings)
             learned = list(policy.q_net.parameters())
@@ -112,9 +111,8 @@ class LambdaReturns(PolicyEvaluation):
                 critics.backward(error.unsqueeze(1) * chosen)
                 torch.nn.utils.clip_grad_norm_(learned, settings.max_grad_norm, foreach=True)
                 policy.optimizer.step()
-                logged += torch.stack([loss, q.abs().mean()])  # read when all is done: nothing waits for it here
-        loss_mean, abs_q_mean = (logged / len(batches)).tolist()
-        return Evaluated(len(batches), loss_mean, abs_q_mean)
+        last_loss, abs_q = torch.stack([loss, q.abs().mean()]).tolist()  # nothing is read back before
+        return Evaluated(len(batches), last_loss, abs_q)
 
     def loss(self, settings: Any, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """½ MSE, the loss that trains, of the actions taken; override it for another one. [E, B], [B] → scalar"""

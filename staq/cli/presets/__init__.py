@@ -11,8 +11,8 @@ from typing import Any
 
 from staq import registry
 from staq.baselines.hyperparameters import defaults as baseline_defaults
-from staq.hyperparameters import NO_MEANING_HERE, chosen, defaults_of, nearest, not_here
-from staq.registry import ALGORITHMS, EVALUATIONS, load_evaluation, settings_elsewhere
+from staq.hyperparameters import NO_MEANING_HERE, defaults_of, nearest, not_here
+from staq.registry import ALGORITHMS, load_evaluation, settings_elsewhere
 from staq.storage import data_files
 
 
@@ -58,14 +58,18 @@ def load(name: str) -> Preset:
 
 def for_environment(env_id: str, algo: str = "staq", evaluation: str = "replay") -> Preset:
     """The preset made for an environment and a policy evaluation; that for classic control where there is none."""
-    chosen("evaluation", evaluation, EVALUATIONS)
-    candidates = [
-        preset for preset in map(load, names()) if algo in preset.algorithms and preset.evaluation == evaluation
-    ]
+    wanted = family(evaluation)
+    candidates = [preset for preset in map(load, names()) if algo in preset.algorithms and preset.evaluation == wanted]
     for preset in candidates:
         if any(fnmatch.fnmatch(env_id, pattern) for pattern in preset.environments):
             return preset
     return next((preset for preset in candidates if "classic" in preset.name), load("classic"))
+
+
+def family(evaluation: str) -> str:
+    """The policy evaluation whose presets serve: its own, or those of one that it derives from."""
+    made_for, kind = {load(name).evaluation for name in names()}, load_evaluation(evaluation)
+    return next((each for each in sorted(made_for) if issubclass(kind, load_evaluation(each))), "replay")
 
 
 def defaults(algo: str = "staq", evaluation: str = "replay") -> dict[str, Any]:
