@@ -67,7 +67,7 @@ def full_model(env_id: str, memory_size: int) -> StaQ:
     model = StaQ(preset.policy, Stopwatch(make_envs(env_id, preset.n_envs)), **settings)
     assert (preset.n_envs, model.policy_update_interval) == (N_ENVS, N_ENVS * N_STEPS)
     stack: Any = model.policy.improvement
-    untrained = (QEnsemble(model.policy.architecture, model.n_critics).weights for _ in range(memory_size))
+    untrained = (QEnsemble(model.policy.architecture, model.shared.n_critics).weights for _ in range(memory_size))
     decay = [model.step_size.beta**age for age in reversed(range(memory_size))]
     stack.stack.restore(memory_size, decay, stack.stack.prefactor, untrained)
     return model
