@@ -241,8 +241,7 @@ class PolicyMirrorDescent(SB3Interface):
         """Act in every environment once; False if a callback asked to stop."""
         assert self.env is not None
         obs, _ = self.policy.obs_to_tensor(self._last_obs)  # type: ignore[arg-type]
-        accumulated = self.policy.improvement.accumulated(obs)  # type: ignore[arg-type]
-        self.experience.see(accumulated)
+        accumulated = self.experience.see(obs, self.policy.improvement)
         indices = self._behaviour.act(self.policy.improvement.logits(accumulated)).cpu().numpy()
         new_obs: Any
         new_obs, rewards, dones, infos = self.env.step(self.policy.codec.actions(indices))

@@ -18,7 +18,7 @@ from staq.networks.architecture import Architecture
 
 if TYPE_CHECKING:
     from staq.policies import StaQPolicy
-    from staq.policy_improvement.improvement import LogitsChange
+    from staq.policy_improvement.improvement import LogitsChange, PolicyImprovement
 
 
 class Replay(ReplayBuffer):
@@ -59,13 +59,15 @@ class Replay(ReplayBuffer):
 
     # ------------------------------------------------------------------ while collecting
 
-    def see(self, accumulated: torch.Tensor) -> None:
-        """Files what the policy accumulated for the states it acts on now: the next states of the last step.
+    def see(self, obs: torch.Tensor, improvement: PolicyImprovement) -> torch.Tensor:
+        """Accumulates the logits of the states that the policy acts on now: the next states of the last step. → [N, A]
 
         Where an episode has ended they are not, and that row stays pending.
         """
+        accumulated = improvement.accumulated(obs)
         known = self._continuing & self.accumulated.pending[self.last_rows]
         self.accumulated.store(self.last_rows[known], accumulated[known])
+        return accumulated
 
     def add(
         self,

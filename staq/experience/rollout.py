@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from staq.actions import Factors
     from staq.networks.architecture import Architecture
     from staq.policies import StaQPolicy
-    from staq.policy_improvement.improvement import LogitsChange
+    from staq.policy_improvement.improvement import LogitsChange, PolicyImprovement
 
 WATCHED = 256
 """States on which the policy's movement is measured, which costs two networks each."""
@@ -41,6 +41,8 @@ class Rollout:
         self.capacity, self.length = n_steps, 0
         self.used = False
         """Whether q_k has been learned from it."""
+        self.has_q = True
+        """Whether ``q`` holds that of the critics that were pushed last, for every step."""
         self.observations: torch.Tensor | None = None  # of a type that the first one tells
 
     def _allocate(self, obs: torch.Tensor, factors: Factors) -> None:
@@ -48,21 +50,23 @@ class Rollout:
         self.observations = torch.empty(*shape, *obs.shape[1:], dtype=obs.dtype, device=device)
         self.accumulated = torch.empty(*shape, factors.n_outputs, dtype=torch.float64, device=device)
         indices = shape if factors.single else (*shape, len(factors.sizes))
+        self.q = torch.empty(*shape, factors.n_outputs, device=device)
         self.actions = torch.empty(indices, dtype=torch.long, device=device)
         self.rewards = torch.empty(shape, device=device)
         self.terminated, self.cut, self.fresh = (torch.empty(shape, dtype=torch.bool, device=device) for _ in range(3))
         self._begin()
 
     def _begin(self) -> None:
-        self.length, self.used = 0, False
+        self.length, self.used, self.has_q = 0, False, True
         self._next: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows that were cut, and what followed
         self._known = 0  # of them the accumulated logits
 
     # ------------------------------------------------------------------ while collecting
 
-    def see(self, accumulated: torch.Tensor) -> None:
-        """Files c_k of the states that the policy acts on now."""
-        self._acting_on = accumulated
+    def see(self, obs: torch.Tensor, improvement: PolicyImprovement) -> torch.Tensor:
+        """Accumulates the logits of the states that the policy acts on now, and q where it comes with them. → [N, A]"""
+        self._acting_on, self._q = improvement.accumulated_and_q(obs)
+        return self._acting_on
 
     def add(
         self,
@@ -88,6 +92,9 @@ class Rollout:
         t, truncated = self.length, is_truncated(infos) & done
         assert self.observations is not None
         self.observations[t], self.accumulated[t], self.fresh[t] = obs, self._acting_on, fresh
+        self.has_q = self.has_q and self._q is not None
+        if self._q is not None:
+            self.q[t] = self._q
         self.actions[t], self.rewards[t] = as_tensor(action, self.device), as_tensor(reward, self.device)
         self.terminated[t], self.cut[t] = as_tensor(done & ~truncated, self.device), as_tensor(done, self.device)
         if truncated.any():
@@ -108,7 +115,7 @@ class Rollout:
             new[: len(old)] = old
             setattr(self, name, new)
 
-    _per_step = ("observations", "accumulated", "actions", "rewards", "terminated", "cut", "fresh")
+    _per_step = ("observations", "accumulated", "q", "actions", "rewards", "terminated", "cut", "fresh")
 
     def complete(self, accumulate: Accumulate) -> None:
         """Evaluates the next states that nobody acted on: here the rollout ends, or is cut."""
@@ -176,6 +183,7 @@ class Rollout:
             flat, obs = self.flat("accumulated"), self.flat("observations")
             for rows in chunks(len(self), self.device):
                 flat[rows] = accumulate(obs[rows])
+            self.has_q = False
 
     # ------------------------------------------------------------------ files
 

@@ -19,6 +19,7 @@ from staq.actions import Factors
 from staq.experience.rollout import Rollout
 from staq.hyperparameters import FRACTION, POSITIVE, Group, Shared, at_least, setting
 from staq.networks.gradients import backpropagation, differentiate
+from staq.networks.optimizer import clipped_step
 from staq.policy_evaluation.evaluation import Evaluated, PolicyEvaluation, Progress, taken_actions
 from staq.policy_evaluation.soft_bellman import entropy, half_mse, lambda_returns, soft_value
 from staq.policy_improvement.mirror_descent import StepSize
@@ -102,15 +103,13 @@ class LambdaReturns(PolicyEvaluation):
         rollout.used = True
         with self.phases("gradient"):
             critics, loss_of = backpropagation(policy.q_net, shared.batch_size), partial(self.loss, settings)
-            learned = list(policy.q_net.parameters())
             taken = taken_actions(actions[batches], self.factors)  # [n, A, B]
             for rows, chosen in zip(batches, taken, strict=True):
                 outputs = critics.forward(obs.index_select(0, rows))  # [E, A, B]
                 q = (outputs * chosen).sum(1)  # of several parts it is the sum [E, B]
                 loss, error = differentiate(loss_of, q, targets[rows])
                 critics.backward(error.unsqueeze(1) * chosen)
-                torch.nn.utils.clip_grad_norm_(learned, settings.max_grad_norm, foreach=True)
-                policy.optimizer.step()
+                clipped_step(policy.optimizer, settings.max_grad_norm)
         last_loss, abs_q = torch.stack([loss, q.abs().mean()]).tolist()  # nothing is read back before
         return Evaluated(len(batches), last_loss, abs_q)
 
@@ -123,7 +122,9 @@ class LambdaReturns(PolicyEvaluation):
         """Soft λ-returns of a rollout's steps. → [T, N]"""
         tau, shape = step_size.entropy_weight, (rollout.length, rollout.n_envs)
         log_pi = self.policy.log_policy(rollout.flat("accumulated")).float()  # [T·N, A]
-        values = soft_value(self.policy.mean_q(rollout.flat("observations")), log_pi, tau).view(shape)
+        known = rollout.has_q and self.policy.improvement.froze(self.policy.q_net)
+        q = rollout.flat("q") if known else self.policy.mean_q(rollout.flat("observations"))
+        values = soft_value(q, log_pi, tau).view(shape)
         next_values = torch.cat([values[1:], values[-1:]])  # the last row is always a cut
         at_cuts = self.policy.log_policy(rollout.next_accumulated).float()
         next_values.view(-1)[rollout.next_rows] = soft_value(

@@ -77,6 +77,14 @@ class PolicyImprovement(nn.Module, ABC):
     def as_stack(self) -> dict[str, Any]:
         """The policy as a stack of networks, in ``QStack``'s format: what an export carries."""
 
+    def accumulated_and_q(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """c, and q of the critics as they were when last pushed, where it comes with it for nothing. → [B, A] each"""
+        return self.accumulated(obs), None
+
+    def froze(self, q_net: QEnsemble) -> bool:
+        """Whether ``accumulated_and_q`` gives q of these very critics."""
+        return False
+
     def logits(self, accumulated: torch.Tensor) -> torch.Tensor:
         """ξ of the current policy. [B, A] → [B, A]"""
         return accumulated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,8 @@ def test_logits_stay_with_their_rows(capacity: int, steps: int) -> None:
     for t in range(steps):
         add(replay, t, 3)
         assert replay.accumulated.pending[replay.last_rows].all()
-        replay.see(replay.rewards[replay.last_rows].double()[:, None].expand(3, 3))
+        improvement: Any = SimpleNamespace(accumulated=lambda rewards: rewards.double()[:, None].expand(3, 3))
+        replay.see(replay.rewards[replay.last_rows], improvement)
         assert not replay.accumulated.pending[replay.last_rows].any()
     size = replay.size()
     torch.testing.assert_close(replay.accumulated.values[:size, 0], replay.rewards[:size].double())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ def accumulate(obs: torch.Tensor) -> torch.Tensor:
     return obs[:, :2].double()
 
 
+ACCUMULATING: Any = SimpleNamespace(accumulated_and_q=lambda obs: (accumulate(obs), None))
+
+
 def add(to: Rollout, t: int, ended: dict[int, str] | None = None) -> None:
     """Step t: observations are t, next ones t + 1, or 100 + t where an episode has ended."""
     n, ended = to.n_envs, ended or {}
@@ -31,7 +35,7 @@ def add(to: Rollout, t: int, ended: dict[int, str] | None = None) -> None:
     for env in ended:
         next_obs[env] = 100 + t
     infos = [{"TimeLimit.truncated": ended.get(env) == "truncated"} for env in range(n)]
-    to.see(accumulate(torch.as_tensor(obs)))
+    to.see(torch.as_tensor(obs), ACCUMULATING)
     done = np.array([env in ended for env in range(n)])
     to.add(obs, next_obs, np.zeros(n, dtype=int), np.full(n, float(t)), done, infos, torch.ones(n, dtype=torch.bool))
 

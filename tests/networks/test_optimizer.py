@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
 
-from staq.networks.optimizer import RAdam, optimizer_named, rectification
+from staq.networks.optimizer import RAdam, clipped_step, optimizer_named, rectification
 
 
 def weights() -> list[torch.nn.Parameter]:
@@ -30,6 +31,30 @@ def test_it_takes_pytorchs_steps() -> None:
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b, msg=f"step {i}")
     assert fused.param_groups[0]["lr"] == 0.001, "what the user set is left as it was"
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 100.0])
+def test_gradients_are_clipped_together(max_norm: float) -> None:
+    """As by PyTorch before its own step; they themselves are left as they were."""
+    ours, theirs, others = weights(), weights(), weights()
+    fused, plain = RAdam(ours, lr=0.01), torch.optim.RAdam(theirs, lr=0.01)
+    simple = torch.optim.SGD(others, lr=0.01)
+    for _ in range(10):
+        for a, b, c in zip(ours, theirs, others, strict=True):
+            a.grad = torch.randn_like(a)
+            b.grad, c.grad = a.grad.clone(), a.grad.clone()
+        expected = [a - 0.01 * min(1.0, max_norm / _norm(others)) * a.grad for a in others if a.grad is not None]
+        clipped_step(fused, max_norm)
+        clipped_step(simple, max_norm)
+        torch.nn.utils.clip_grad_norm_(theirs, max_norm)
+        plain.step()
+        for a, b, c, d in zip(ours, theirs, others, expected, strict=True):
+            torch.testing.assert_close(a, b)
+            torch.testing.assert_close(c, d)
+
+
+def _norm(of: list[torch.nn.Parameter]) -> float:
+    return math.sqrt(sum(w.grad.square().sum().item() for w in of if w.grad is not None))
 
 
 def test_it_goes_on_from_its_state() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 """OpenMP's threads are PyTorch's: both link to the one runtime that is already loaded."""
 TIMEOUT = 60
 
@@ -48,7 +48,9 @@ def call(function: Any, *arguments: Any) -> None:
 def _as_argument(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return ctypes.c_void_p(value.data_ptr())
-    return ctypes.c_float(value) if isinstance(value, float) else value if value is None else ctypes.c_long(value)
+    if isinstance(value, float):
+        return ctypes.c_float(value)
+    return ctypes.c_long(value) if isinstance(value, (int, bool)) else value
 
 
 def available() -> bool:
