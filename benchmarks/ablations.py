@@ -12,7 +12,7 @@ from unittest import mock
 
 import torch
 
-from staq.networks import conv_mlp, gradients, kernels
+from staq.networks import gradients, kernels
 from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT, output
 from staq.policy_evaluation import replay_regression
 from staq.policy_improvement import q_stack
@@ -31,16 +31,12 @@ def _no_kernel(name: str) -> Callable[[], None]:
     return lambda: _replace(kernels, "load", lambda wanted: None if wanted == name else load(wanted))
 
 
-def _no_distinct_patches() -> None:
-    _replace(conv_mlp, "distinct_rows", lambda bits: None)
-
-
 def _no_folded_outputs() -> None:
     """Every network's own q, centred and weighted, instead of output layers into which both are multiplied."""
 
     def accumulated_chunk(stack: q_stack.QStack, obs: torch.Tensor) -> torch.Tensor:
         architecture = stack.architecture
-        inputs = architecture.inputs_of_many(architecture.features(obs))
+        inputs = architecture.inputs_of_many(obs)
         total = torch.zeros(len(obs), architecture.n_actions, dtype=torch.float64)
         weights = iter(stack.relative_weights)  # a full ring that has not wrapped since: slots are in order
         for filled, _ in stack._folded:
@@ -58,8 +54,7 @@ def _replace(owner: Any, name: str, value: Any) -> None:
 
 ABLATIONS: dict[str, Callable[[], None]] = {
     "closed-form gradients": _no_closed_form,
-    "the bit patches kernel": _no_kernel("bit_patches"),
+    "the bit boards kernel": _no_kernel("bit_boards"),
     "the dense kernel": _no_kernel("dense"),
-    "distinct patches": _no_distinct_patches,
     "folded output layers": _no_folded_outputs,
 }

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ablations import ABLATIONS
-
 BEGIN, END = "<!-- speed -->", "<!-- /speed -->"
 
 ENVS = {"spaceinvaders": "MinAtar/SpaceInvaders-v1", "cartpole": "CartPole-v1"}
@@ -56,9 +54,14 @@ def markdown(results: dict[str, Any]) -> str:
     for words, key in (("one run, all threads", "one_run"), ("a run per thread, together", "one_thread_each")):
         lines.append(_line(words, [f"{results['steps_per_second'][name][key]:.0f}" for name in ENVS]))
     lines += ["", f"| StaQ at M = 300 takes … times as long without | {HEADING} |", RULE]
-    for name in ABLATIONS:
+    for name in _ablations(rows):
         lines.append(_line(name, [f"{_share(rows, env_id, name):.2f}" for env_id in ENVS.values()]))
     return "\n".join(lines)
+
+
+def _ablations(rows: dict[str, Any]) -> list[str]:
+    """What was switched off in this run."""
+    return list(dict.fromkeys(label.split(" without ")[1] for label in rows if " without " in label))
 
 
 def _share(rows: dict[str, Any], env_id: str, ablation: str) -> float:

@@ -13,9 +13,6 @@ NatGrad          a natural gradient step on an actor, with a line search        
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
 from staq.loop import PolicyMirrorDescent
 from staq.policy_improvement.actor import DirectOptimization, InformationProjection, MomentProjection
 from staq.policy_improvement.natural_gradient import NaturalGradient
@@ -30,19 +27,17 @@ class StaQ(PolicyMirrorDescent):
 
     improvement = Stack
     memory_size: int | None
-    _advised = False
 
-    def _setup_learn(self, *arguments: Any, **keywords: Any) -> Any:
+    def _advice(self) -> list[str]:
         large = self.memory_size is None or self.memory_size > LARGE_STACK
-        if self.n_envs == 1 and large and not self._advised:
-            self._advised = True
-            warnings.warn(
-                f"{type(self).__name__} acts with its whole stack of networks. With one environment that is bound by "
-                "reading their weights; make_vec_env(env, n_envs=50) reads them once for 50 steps and trains several "
-                "times faster.",
-                stacklevel=3,
-            )
-        return super()._setup_learn(*arguments, **keywords)
+        if self._advised or self.n_envs > 1 or not large:
+            return super()._advice()
+        return [
+            *super()._advice(),
+            f"{type(self).__name__} acts with its whole stack of networks. With one environment that is bound by "
+            "reading their weights; make_vec_env(env, n_envs=50) reads them once for 50 steps and trains several "
+            "times faster.",
+        ]
 
 
 class ExactPMD(StaQ):

@@ -134,10 +134,14 @@ def settings_of(groups: Iterable[type[Group]]) -> dict[str, Field[Any]]:
     return {each.name: each for group in groups for each in fields(group)}
 
 
-def defaults_of(groups: Iterable[type[Group]]) -> dict[str, Any]:
-    found = settings_of(groups)
+def defaults_of(groups: Iterable[type[Group]], instead: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """:param instead: what a policy evaluation has instead of some of them, where that is allowed"""
+    found, instead = settings_of(groups), instead or {}
     assert all(each.default is not MISSING for each in found.values())
-    return {name: each.default for name, each in found.items()}
+    allowed = {
+        name for name, value in instead.items() if name in found and found[name].metadata["must_be"].holds(value)
+    }
+    return {name: instead[name] if name in allowed else each.default for name, each in found.items()}
 
 
 def described(groups: Sequence[type[Group]]) -> str:
@@ -153,21 +157,28 @@ NO_MEANING_HERE = {
     "replay_buffer_class": "the replay also holds the policy's accumulated logits",
     "replay_buffer_kwargs": "the replay also holds the policy's accumulated logits",
     "optimize_memory_usage": "next states are stored with their logits",
-    "n_steps": "targets look one step ahead",
+    "n_steps": "targets look one step ahead; those of evaluation='lambda' further",
     "exploration_fraction": "the policy explores by its entropy, and by a constant epsilon",
     "exploration_initial_eps": "the policy explores by its entropy, and by a constant epsilon",
     "exploration_final_eps": "the policy explores by its entropy, and by a constant epsilon",
-    "max_grad_norm": "gradients are not clipped",
+    "max_grad_norm": "gradients are not clipped; evaluation='lambda' clips them",
 }
 """Arguments of SB3's DQN that are accepted and ignored, and why."""
 
 
-def resolved(algorithm: str, groups: Iterable[type[Group]], given: Mapping[str, Any]) -> dict[str, Any]:
+def resolved(
+    algorithm: str, known: Mapping[str, Any], given: Mapping[str, Any], elsewhere: Mapping[str, str]
+) -> dict[str, Any]:
     """Every hyperparameter: as given, or its default.
 
     What only DQN has a use for is ignored with a warning; an unknown name is an error that names the nearest.
+
+    :param known: every hyperparameter's default
+    :param elsewhere: what belongs to another policy evaluation, and to which
     """
-    known = defaults_of(groups)
+    for name in given:
+        if name in elsewhere and name not in known and name not in NO_MEANING_HERE:
+            raise TypeError(not_here(name, elsewhere[name]))
     ignored = [name for name in given if name not in known]
     for name in ignored:
         if name not in NO_MEANING_HERE:
@@ -177,7 +188,17 @@ def resolved(algorithm: str, groups: Iterable[type[Group]], given: Mapping[str, 
         warnings.warn(
             f"These arguments of DQN have no meaning for {algorithm} and are ignored: {reasons}.", stacklevel=4
         )
-    return known | {name: value for name, value in given.items() if name in known}
+    return {**known, **{name: value for name, value in given.items() if name in known}}
+
+
+def not_here(name: str, evaluation: str) -> str:
+    return f"{name!r} belongs to evaluation={evaluation!r}: leave it out, or evaluate so."
+
+
+def other_defaults(evaluation: str, values: Mapping[str, Any]) -> str:
+    """What a policy evaluation has come with, for who looks on."""
+    lines = [f"  {name:24} {value}" for name, value in values.items()]
+    return "\n".join([f"Defaults of evaluation={evaluation!r}:", *lines])
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

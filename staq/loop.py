@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import uuid
+import warnings
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -29,17 +30,18 @@ import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import update_learning_rate
 
 from staq import registry
 from staq.actions import Factors
 from staq.envs.supported import supported_env
 from staq.experience.behaviour import Behaviour
 from staq.experience.transitions import check_finite, next_observations
-from staq.hyperparameters import Group, Shared, described, resolved
+from staq.hyperparameters import Group, Shared, defaults_of, described, other_defaults, resolved
 from staq.networks.allocation import keep_freed_memory
 from staq.phases import Phases
 from staq.policies import CnnPolicy, MlpPolicy, StaQPolicy
-from staq.policy_evaluation.evaluation import PolicyEvaluation
+from staq.policy_evaluation.evaluation import PolicyEvaluation, Progress
 from staq.policy_evaluation.soft_bellman import entropy
 from staq.policy_improvement.improvement import PolicyImprovement
 from staq.policy_improvement.mirror_descent import StepSize, annealed, kl_divergence
@@ -54,7 +56,8 @@ class PolicyMirrorDescent(SB3Interface):
 
     :param policy: "MlpPolicy", "CnnPolicy" or a policy class
     :param env: an environment, a vectorised one, or the name of one; 50 environments in parallel make acting cheap
-    :param evaluation: how q_k is learned: "replay" is the paper's
+    :param evaluation: how q_k is learned: "replay" is the paper's; "lambda" learns from on-policy λ-returns, many times
+        faster, with defaults of its own
     :param stats_window_size: episodes over which the logged return is averaged
     :param tensorboard_log: folder for TensorBoard, if any
     :param policy_kwargs: arguments of the policy: net_arch, conv_arch, activation_fn, features_extractor_class …
@@ -68,6 +71,7 @@ class PolicyMirrorDescent(SB3Interface):
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"MlpPolicy": MlpPolicy, "CnnPolicy": CnnPolicy}
     policy: StaQPolicy
     policy_update_interval: int
+    _advised = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -95,7 +99,10 @@ class PolicyMirrorDescent(SB3Interface):
         # The first four may be given by position, as in SB3.
         first = {"learning_rate": learning_rate, "buffer_size": buffer_size, "batch_size": batch_size, "gamma": gamma}
         given = {name: value for name, value in first.items() if value is not None} | hyperparameters
-        values = resolved(type(self).__name__, self.groups(evaluation), given)
+        evaluated = registry.load_evaluation(evaluation)
+        n_envs = getattr(env, "num_envs", 1)
+        known = defaults_of(self.groups(evaluation), evaluated.defaults_with(n_envs))
+        values = resolved(type(self).__name__, known, given, registry.settings_elsewhere(evaluation))
         super().__init__(
             policy,
             supported_env(env),  # type: ignore[arg-type]  # None while loading, as everywhere in SB3
@@ -111,6 +118,9 @@ class PolicyMirrorDescent(SB3Interface):
             sde_support=False,
         )
         self.evaluation = evaluation
+        if verbose >= 1 and evaluated.defaults:
+            of_policy = {**evaluated.policy_defaults, **(policy_kwargs or {})}
+            print(other_defaults(evaluation, {n: v for n, v in {**values, **of_policy}.items() if n not in given}))
         for name, value in values.items():
             setattr(self, name, value)
         # Counted over all calls of learn(), which resets num_timesteps: annealing must not start anew.
@@ -130,6 +140,11 @@ class PolicyMirrorDescent(SB3Interface):
     def shared(self) -> Shared:
         """The loop's own hyperparameters, as they are now."""
         return Shared.of(self)
+
+    @property
+    def evaluation_settings(self) -> Any:
+        """Those of the policy evaluation."""
+        return self.policy_evaluation.Settings.of(self)
 
     # ------------------------------------------------------------------ the loop
 
@@ -151,6 +166,8 @@ class PolicyMirrorDescent(SB3Interface):
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar
         )
+        for advice in self._advice():
+            warnings.warn(advice, stacklevel=2)
         check_finite("an observation", np.asarray(self._last_obs), self.num_timesteps)
         callback.on_training_start(locals(), globals())
         while self.num_timesteps < total_timesteps:
@@ -177,9 +194,9 @@ class PolicyMirrorDescent(SB3Interface):
 
     def evaluate(self) -> None:
         """Experience under π_k → q_k."""
-        evaluation = self.policy_evaluation
+        evaluation, settings = self.policy_evaluation, self.evaluation_settings
         self._update_learning_rate(self._optimizers())
-        found = evaluation.evaluate(self.experience, self.shared, evaluation.Settings.of(self), self.step_size)
+        found = evaluation.evaluate(self.experience, self.shared, settings, self.step_size)
         self._n_updates += found.gradient_steps
         self.logger.record("train/loss", found.loss)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
@@ -191,10 +208,11 @@ class PolicyMirrorDescent(SB3Interface):
         improvement, experience = self.policy.improvement, self.experience
         with self.phases("improve"):
             before = self.policy.log_policy(experience.current_accumulated())
-            improvement.settings = improvement.Settings.of(self)
-            states = experience.states(self.policy, self.shared.batch_size)
-            change = improvement.improve(self.policy.q_net, states, self.step_size)
-            experience.follow(change, improvement.accumulated)
+            if (self.iteration + 1) % self.policy_evaluation.rollouts(self.evaluation_settings) == 0:
+                improvement.settings = improvement.Settings.of(self)
+                states = experience.states(self.policy, self.shared.batch_size)
+                change = improvement.improve(self.policy.q_net, states, self.step_size)
+                experience.follow(change, improvement.accumulated)
             self._record_step_size()
             self.iteration += 1
             self._begin_iteration()
@@ -214,12 +232,16 @@ class PolicyMirrorDescent(SB3Interface):
 
     # ------------------------------------------------------------------ parts of the loop
 
+    def _advice(self) -> list[str]:
+        """What would make training better or faster, said once."""
+        advised, self._advised = self._advised, True
+        return [] if advised or self.policy_evaluation.advice is None else [self.policy_evaluation.advice]
+
     def _step(self, callback: BaseCallback) -> bool:
         """Act in every environment once; False if a callback asked to stop."""
         assert self.env is not None
         obs, _ = self.policy.obs_to_tensor(self._last_obs)  # type: ignore[arg-type]
-        accumulated = self.policy.improvement.accumulated(obs)  # type: ignore[arg-type]
-        self.experience.see(accumulated)
+        accumulated = self.experience.see(obs, self.policy.improvement)
         indices = self._behaviour.act(self.policy.improvement.logits(accumulated)).cpu().numpy()
         new_obs: Any
         new_obs, rewards, dones, infos = self.env.step(self.policy.codec.actions(indices))
@@ -227,7 +249,7 @@ class PolicyMirrorDescent(SB3Interface):
         # Of new_obs too: where an episode has ended it is the first observation of the next one.
         for what, values in (("a reward", rewards), ("an observation", next_obs), ("an observation", new_obs)):
             check_finite(what, np.asarray(values), self.num_timesteps)
-        self.experience.add(self._last_obs, next_obs, indices, rewards, dones, infos)
+        self.experience.add(self._last_obs, next_obs, indices, rewards, dones, infos, self._behaviour.fresh)
         self._last_obs = new_obs
         self._update_info_buffer(infos, dones)
         self._episode_num += int(dones.sum())
@@ -238,6 +260,17 @@ class PolicyMirrorDescent(SB3Interface):
         self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
         callback.update_locals(locals())
         return callback.on_step()
+
+    def _update_learning_rate(self, optimizers: Any) -> None:
+        """SB3's, times what the policy evaluation wants of it: as it was when the iteration began."""
+        began = self.num_timesteps - self._steps_in_iteration
+        remaining = 1.0 - began / self._total_timesteps
+        progress = Progress(self.steps_collected - self._steps_in_iteration, max(0.0, remaining))
+        factor = self.policy_evaluation.learning_rate_factor(self.shared, self.evaluation_settings, progress)
+        rate = factor * self.lr_schedule(self._current_progress_remaining)
+        self.logger.record("train/learning_rate", rate)
+        for optimizer in optimizers:
+            update_learning_rate(optimizer, rate)
 
     def _record_step_size(self) -> None:
         for name in ("entropy_weight", "alpha", "beta"):
@@ -274,13 +307,13 @@ class PolicyMirrorDescent(SB3Interface):
             make_improvement=partial(self.improvement, settings=own[1]),
             n_critics=self.shared.n_critics,
             n_atoms=self.shared.n_atoms,
-            **self.policy_kwargs,
+            **{**evaluation_class.policy_defaults, **self.policy_kwargs},
         ).to(self.device)
         self.policy.sampling = self._generators["predict"]
         self.phases = Phases()
         self.policy_evaluation: PolicyEvaluation = evaluation_class(self.policy, n_envs, self._generators, self.phases)
-        self.experience = self.policy_evaluation.make_experience(own[0])
         shared = self.shared
+        self.experience = self.policy_evaluation.make_experience(shared, own[0])
         self._behaviour = Behaviour(
             shared.behaviour, n_envs, shared.epsilon, shared.sticky_rate, self._generators["behaviour"], self.factors
         )

@@ -17,10 +17,13 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from staq.actions import ActionCodec, Factors
+from staq.hyperparameters import Requirement, check
 from staq.networks.architecture import Architecture
 from staq.networks.chunks import chunk_size
 from staq.networks.conv_mlp import ConvArch, ConvMlp, activation_named
 from staq.networks.ensemble import QEnsemble
+from staq.networks.layer_norm import Norm
+from staq.networks.optimizer import optimizer_named
 from staq.networks.stacked_module import StackedModule
 from staq.policy_improvement.improvement import PolicyImprovement
 
@@ -41,6 +44,8 @@ class StaQPolicy(BasePolicy):
     :param activation_fn: after every layer but the last; a class, or its name in ``torch.nn``
     :param features_extractor_class: an SB3 features extractor in place of the convolutions; one per network
     :param channels_last: whether images are height, width, channel; by default as SB3 hands them on
+    :param norm: "layer" for layer normalisation before every activation (of an extractor's layers, those above it)
+    :param optimizer_class: a class, or its name in ``torch.optim``
     :param n_critics: networks in the ensemble
     :param n_atoms: choices per dimension of continuous actions
     :param make_improvement: builds the policy improvement for an architecture and a number of critics
@@ -63,11 +68,15 @@ class StaQPolicy(BasePolicy):
         features_extractor_kwargs: dict[str, Any] | None = None,
         channels_last: bool | None = None,
         normalize_images: bool = True,
-        optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
+        norm: Norm = None,
+        optimizer_class: type[torch.optim.Optimizer] | str = torch.optim.Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
         if isinstance(activation_fn, str):
             activation_fn = activation_named(activation_fn)
+        if isinstance(optimizer_class, str):
+            optimizer_class = optimizer_named(optimizer_class)
+        check("norm", norm, Requirement(lambda v: v in (None, "layer"), '"layer", or None for none'))
         super().__init__(
             observation_space,
             action_space,
@@ -86,6 +95,7 @@ class StaQPolicy(BasePolicy):
             "features_extractor_class": features_extractor_class,
             "features_extractor_kwargs": features_extractor_kwargs,
             "channels_last": channels_last,
+            "norm": norm,
             "optimizer_class": optimizer_class,
             "optimizer_kwargs": optimizer_kwargs,
         }
@@ -105,6 +115,7 @@ class StaQPolicy(BasePolicy):
                 list(net_arch),
                 activation_fn,
                 normalize_images,
+                norm,
             )
         else:
             self.architecture = ConvMlp(
@@ -115,6 +126,7 @@ class StaQPolicy(BasePolicy):
                 self._default_conv_arch(observation_space) if conv_arch is None else conv_arch,
                 _has_channels_last(observation_space) if channels_last is None else channels_last,
                 normalize_images,
+                norm,
             )
         self.q_net = QEnsemble(self.architecture, n_critics)
         self.q_net_target = QEnsemble(self.architecture, n_critics).requires_grad_(False)
@@ -148,10 +160,10 @@ class StaQPolicy(BasePolicy):
         return self.codec.factors.log_softmax(self.improvement.logits(accumulated))
 
     @torch.no_grad()
-    def mean_q(self, features: torch.Tensor) -> torch.Tensor:
+    def mean_q(self, obs: torch.Tensor) -> torch.Tensor:
         """q_k, the mean of the networks that learn. [n, ...] → [n, A]"""
-        chunks = features.split(chunk_size(self.device))
-        return torch.cat([self.architecture.q_of_features(self.q_net.weights, c).mean(0).t() for c in chunks])
+        chunks = obs.split(chunk_size(self.device))
+        return torch.cat([self.architecture.frozen_q_values(self.q_net.weights, c).mean(0).t() for c in chunks])
 
     def q_values(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """q of the networks that are learning, [B, E, A], and of each frozen one, oldest first, [B, n, E, A].
@@ -235,10 +247,12 @@ def _custom_architecture(
     net_arch: list[int],
     activation_fn: type[nn.Module],
     normalize_images: bool,
+    norm: Norm = None,
 ) -> StackedModule:
     def build() -> nn.Module:
         extractor = extractor_class(observation_space, **extractor_kwargs)
-        layers = create_mlp(extractor.features_dim, -1, net_arch, activation_fn)
+        normalised: list[type[nn.Module]] = [nn.LayerNorm] if norm else []
+        layers = create_mlp(extractor.features_dim, -1, net_arch, activation_fn, post_linear_modules=normalised)
         return nn.Sequential(extractor, *layers)
 
     features_dim = extractor_class(observation_space, **extractor_kwargs).features_dim

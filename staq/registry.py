@@ -68,6 +68,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 EVALUATIONS: dict[str, str] = {
     "replay": "staq.policy_evaluation.replay_regression:ReplayRegression",
+    "lambda": "staq.policy_evaluation.lambda_returns:LambdaReturns",
 }
 """Policy evaluations by name, as "module:Class"."""
 
@@ -77,6 +78,15 @@ def load_evaluation(name: str) -> Any:
     from staq.hyperparameters import chosen
 
     return _loaded(chosen("evaluation", name, EVALUATIONS), name)
+
+
+def settings_elsewhere(name: str) -> dict[str, str]:
+    """Hyperparameters that only other policy evaluations have, and which."""
+    from staq.hyperparameters import settings_of
+
+    return {
+        each: other for other in EVALUATIONS if other != name for each in settings_of([load_evaluation(other).Settings])
+    }
 
 
 def ours() -> list[str]:

@@ -28,6 +28,7 @@ class SB3Interface(OffPolicyAlgorithm):
 
     policy: StaQPolicy
     experience: Any
+    evaluation: str
     steps_collected: int
     _steps_in_iteration: int
     _step_size: StepSize
@@ -76,8 +77,20 @@ class SB3Interface(OffPolicyAlgorithm):
         assert checked is not None
         super().set_env(checked, force_reset)
 
+    def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
+        self._check_replay()
+        super().save_replay_buffer(path)
+
+    def _check_replay(self) -> None:
+        if self.replay_buffer is None:
+            raise ValueError(
+                f"There is no replay under evaluation={self.evaluation!r}, whose experience is used up when an "
+                "iteration ends: save() holds the policy, Checkpoints a training that goes on exactly."
+            )
+
     def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
         """As in SB3; the logits are computed anew, since the policy may have moved on since it was saved."""
+        self._check_replay()
         replay = load_from_pkl(path, self.verbose)
         if not isinstance(replay, Replay):
             raise ValueError(

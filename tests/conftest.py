@@ -54,13 +54,36 @@ def small_model(env_id: str = "CartPole-v1", n_envs: int = 4, **arguments: Any) 
     return StaQ("CnnPolicy" if images else "MlpPolicy", make_vec_env(env_id, n_envs, seed=7), **settings)
 
 
+def lambda_model(env_id: str = "CartPole-v1", n_envs: int = 4, algorithm: str = "StaQ", **arguments: Any) -> Any:
+    """An algorithm on λ-returns with a narrow network, rollouts of 50 steps and two minibatches."""
+    import staq
+
+    images = env_id.startswith("MinAtar")
+    settings: dict[str, Any] = {
+        "evaluation": "lambda",
+        "policy_update_interval": 200,
+        "batch_size": 100,
+        "n_epochs": 2,
+        "ent_decay_steps": 1000,
+        "policy_kwargs": {"net_arch": [16], "conv_arch": [(16, 3, 1)]} if images else {"net_arch": [16, 16]},
+        "seed": 7,
+        "device": "cpu",
+    }
+    env = make_vec_env(env_id, n_envs, seed=7)
+    settings |= arguments
+    if settings["evaluation"] != "lambda":
+        del settings["n_epochs"]
+    return getattr(staq, algorithm)("CnnPolicy" if images else "MlpPolicy", env, **settings)
+
+
 def weights_of(model: PolicyMirrorDescent) -> dict[str, torch.Tensor]:
-    """Every number of a model: networks, stack, replay."""
+    """Every number of a model: networks, stack, replay where it has one."""
     stack = model.policy.improvement.as_stack()
     tensors = {f"q_net.{k}": v.detach() for k, v in model.policy.q_net.state_dict().items()}
     tensors |= {f"stack.{k}": v for k, v in stack["networks"].items()}
-    tensors |= {k: getattr(model.replay, k) for k in model.replay.TRANSITION}
-    tensors["accumulated"] = model.replay.accumulated.values
+    if model.replay_buffer is not None:
+        tensors |= {k: getattr(model.replay, k) for k in model.replay.TRANSITION}
+        tensors["accumulated"] = model.replay.accumulated.values
     tensors["relative_weights"] = torch.tensor(stack["relative_weights"])
     return tensors
 

@@ -27,6 +27,7 @@ import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import CSVOutputFormat, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.monitor import ResultsWriter
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from staq import baselines
@@ -37,6 +38,7 @@ from staq.cli.progress import Interrupt, Progress
 from staq.cli.rollouts import Rollouts, play, policy_of, read_rows, save_policy
 from staq.envs.make import make_envs
 from staq.hyperparameters import chosen
+from staq.loop import PolicyMirrorDescent
 from staq.registry import ALGORITHMS
 from staq.storage.atomic_files import locked, replace_text
 from staq.storage.checkpoint import Checkpoints, newest_state, resume
@@ -44,6 +46,8 @@ from staq.version import __version__
 
 DEFAULT_EPISODES = 10
 """Per evaluation and mode."""
+LOG_LINES = 1000
+"""In a run, at most about twice as many: an iteration of λ-returns is a fraction of a second."""
 BASELINES_SAVE_EVERY = 5000
 """Environment steps between two checkpoints of an algorithm that has no iterations of ours."""
 
@@ -114,9 +118,15 @@ def configured(
     if algo not in preset.algorithms:
         raise ValueError(f"The preset {preset.name} is for {', '.join(preset.algorithms)}, not for {algo}.")
     hyperparameters = preset.hyperparameters | (overrides or {})
+    evaluation = hyperparameters.get("evaluation", "replay")
+    if ALGORITHMS[algo].ours and presets.family(evaluation) != preset.evaluation:
+        raise ValueError(
+            f"The preset {preset.name} is for evaluation {preset.evaluation!r}, not {evaluation!r}: leave out --preset "
+            f"for the one that is, {presets.for_environment(env, algo, evaluation).name}."
+        )
     presets.check_hyperparameters(hyperparameters, algo)
     timesteps = timesteps or preset.timesteps
-    interval = (presets.defaults(algo) | hyperparameters).get("policy_update_interval", 1)
+    interval = (presets.defaults(algo, evaluation) | hyperparameters).get("policy_update_interval", 1)
     return Config(
         env=env,
         policy=policy or preset.policy,
@@ -212,10 +222,18 @@ def train(
             config.timesteps - model.num_timesteps,
             callback=[rollouts, saving, Progress(config), interrupt],
             reset_num_timesteps=not resuming,
+            log_interval=_log_interval(config, model),
         )
         if not interrupt.stopped:
             save_policy(model, folder / "model")
     return model, not interrupt.stopped
+
+
+def _log_interval(config: Config, model: BaseAlgorithm) -> int:
+    """Iterations between two lines of the log; of SB3's models, what they have themselves."""
+    if not isinstance(model, PolicyMirrorDescent):
+        return 1 if isinstance(model, OnPolicyAlgorithm) else 4
+    return max(1, config.timesteps // model.policy_update_interval // LOG_LINES)
 
 
 def _ended_before_its_first_checkpoint(config: Config, folder: Path) -> bool:

@@ -65,7 +65,8 @@ def train(options: argparse.Namespace) -> None:
     config, folder = _resumed(options) if options.resume is not None else _configured(options)
     title = presets.load(config.preset).title
     print(f"{config.algo} on {config.env}, preset {config.preset} ({title}), seed {config.seed} → {folder}")
-    for name, value in (presets.defaults(config.algo) | config.hyperparameters).items():
+    evaluation = config.hyperparameters.get("evaluation", "replay")
+    for name, value in (presets.defaults(config.algo, evaluation) | config.hyperparameters).items():
         if name != "policy_kwargs" or value:
             print(f"  {name:24} {value}{'' if name in config.hyperparameters else '   (default)'}")
     resuming = options.resume is not None
@@ -89,12 +90,14 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
     """A new run."""
     if options.env is None:
         raise ValueError("Name an environment, as in: staq train CartPole-v1 (or --resume RUN).")
-    algo = options.algo or "staq"
+    algo, given = options.algo or "staq", overrides(options)
     config = configured(
         options.env,
-        presets.load(options.preset) if options.preset else presets.for_environment(options.env, algo),
+        presets.load(options.preset)
+        if options.preset
+        else presets.for_environment(options.env, algo, given.get("evaluation", "replay")),
         algo,
-        overrides=overrides(options),
+        overrides=given,
         policy=options.policy,
         timesteps=options.timesteps,
         seed=options.seed or 0,
@@ -160,9 +163,25 @@ def _hyperparameter_help() -> dict[str, str]:
         for name, default in presets.defaults(algo).items():
             owners[name][str(default)].append(algo)
         if ALGORITHMS[algo].ours:
-            described = settings_of(ALGORITHMS[algo].load().groups())
-            meanings = {name: each.metadata["help"] for name, each in described.items()} | meanings
-    return {name: f"{meanings.get(name, '')} [{_defaults(its, every)}]".strip() for name, its in owners.items()}
+            for evaluation in EVALUATIONS:
+                described = settings_of(ALGORITHMS[algo].load().groups(evaluation))
+                meanings = {name: each.metadata["help"] for name, each in described.items()} | meanings
+    words = {name: _defaults(its, every) for name, its in owners.items()}
+    for evaluation in list(EVALUATIONS)[1:]:
+        for name, default in _other_defaults(evaluation).items():
+            words[name] = "; ".join([*([words[name]] if name in words else []), f"{evaluation}: {default}"])
+    return {name: f"{meanings.get(name, '')} [{default}]".strip() for name, default in words.items()}
+
+
+def _other_defaults(evaluation: str) -> dict[str, Any]:
+    """Of a policy evaluation, where they are not the paper's."""
+    found = {}
+    for algo in registry.ours():
+        papers = presets.defaults(algo)
+        for name, default in presets.defaults(algo, evaluation).items():
+            if name != "evaluation" and (name not in papers or papers[name] != default):
+                found[name] = default
+    return found
 
 
 def _defaults(owners: dict[str, list[str]], every: list[str]) -> str:

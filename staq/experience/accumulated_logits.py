@@ -46,10 +46,10 @@ class AccumulatedLogits:
             self.store(rows, accumulate(next_observations[rows]))
 
     @torch.no_grad()
-    def follow(self, change: LogitsChange, next_features: torch.Tensor, architecture: Architecture) -> None:
-        """Follows a policy update for the stored rows, which are as many as ``next_features``."""
-        for rows in chunks(len(next_features), self.values.device):
-            self.values[rows] = change.applied(self.values[rows], next_features[rows], architecture)
+    def follow(self, change: LogitsChange, next_observations: torch.Tensor, architecture: Architecture) -> None:
+        """Follows a policy update for the stored rows, which are as many as ``next_observations``."""
+        for rows in chunks(len(next_observations), self.values.device):
+            self.values[rows] = change.applied(self.values[rows], next_observations[rows], architecture)
 
     def recompute(self, accumulate: Accumulate, next_observations: torch.Tensor) -> None:
         """Follows a change of any kind: another policy was loaded, or one that no ``LogitsChange`` describes."""

@@ -36,6 +36,8 @@ class Behaviour:
         indices = (n_envs,) if factors.single else (n_envs, len(factors.sizes))
         self.held_action = torch.zeros(indices, dtype=torch.long, device=generator.device)
         self.steps_left = torch.zeros(n_envs, dtype=torch.long, device=generator.device)
+        self.fresh = torch.ones(n_envs, dtype=torch.bool, device=generator.device)
+        """Whether the last actions were drawn for the states they were taken in, rather than held."""
 
     def act(self, logits: torch.Tensor) -> torch.Tensor:
         """Draw action indices for the environments' logits. [n_envs, A] → [n_envs], or [n_envs, D] of several parts"""
@@ -46,7 +48,7 @@ class Behaviour:
         durations = torch.poisson(self.rate, generator=self.generator).long().clamp(min=1)
         expired = self.steps_left == 0
         renewed = expired if self.factors.single else expired.unsqueeze(-1)
-        self.held_action = torch.where(renewed, drawn, self.held_action)
+        self.held_action, self.fresh = torch.where(renewed, drawn, self.held_action), expired
         self.steps_left = torch.where(expired, durations, self.steps_left) - 1
         return self.held_action
 

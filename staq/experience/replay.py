@@ -13,12 +13,12 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 from staq.experience.accumulated_logits import Accumulate, AccumulatedLogits
 from staq.experience.states import States
+from staq.experience.transitions import as_tensor, is_truncated
 from staq.networks.architecture import Architecture
-from staq.networks.chunks import chunks
 
 if TYPE_CHECKING:
     from staq.policies import StaQPolicy
-    from staq.policy_improvement.improvement import LogitsChange
+    from staq.policy_improvement.improvement import LogitsChange, PolicyImprovement
 
 
 class Replay(ReplayBuffer):
@@ -26,8 +26,8 @@ class Replay(ReplayBuffer):
 
     Unlike SB3's buffer it draws from its own generator, fills up to exactly ``buffer_size`` for any number of
     environments, and keeps ``terminated`` apart from ``truncated``. Observations are stored as the policy saw
-    them: under VecNormalize that is normalised, by the statistics of their time. Beside them are the networks'
-    ``features`` of them, where those are something else, and the accumulated logits of the next states.
+    them: under VecNormalize that is normalised, by the statistics of their time. Beside them are the accumulated
+    logits of the next states.
     """
 
     TRANSITION = ("observations", "next_observations", "actions", "rewards", "terminated")
@@ -48,8 +48,6 @@ class Replay(ReplayBuffer):
         self.architecture = architecture
         self.observations: Any
         self.next_observations: Any
-        self.features: Any
-        self.next_features: Any
         factors = architecture.factors
         self._allocate_observations(self.to_torch(np.zeros((), dtype=observation_space.dtype)).dtype)
         indices = (buffer_size,) if factors.single else (buffer_size, len(factors.sizes))
@@ -61,13 +59,15 @@ class Replay(ReplayBuffer):
 
     # ------------------------------------------------------------------ while collecting
 
-    def see(self, accumulated: torch.Tensor) -> None:
-        """Files what the policy accumulated for the states it acts on now: the next states of the last step.
+    def see(self, obs: torch.Tensor, improvement: PolicyImprovement) -> torch.Tensor:
+        """Accumulates the logits of the states that the policy acts on now: the next states of the last step. → [N, A]
 
         Where an episode has ended they are not, and that row stays pending.
         """
+        accumulated = improvement.accumulated(obs)
         known = self._continuing & self.accumulated.pending[self.last_rows]
         self.accumulated.store(self.last_rows[known], accumulated[known])
+        return accumulated
 
     def add(
         self,
@@ -77,18 +77,20 @@ class Replay(ReplayBuffer):
         reward: np.ndarray,
         done: np.ndarray,
         infos: list[dict[str, Any]],
+        fresh: torch.Tensor | None = None,
     ) -> None:
-        """Stores a transition per environment. ``action`` is indices; SB3's infos tell truncation from termination."""
+        """Stores a transition per environment.
+
+        :param action: indices
+        :param fresh: whether actions were drawn now, rather than held: targets of single steps need not know
+        """
         n, obs, next_obs = len(reward), self.to_torch(obs), self.to_torch(next_obs)
         if self.size() == 0 and obs.dtype != self.observations.dtype:
             self._allocate_observations(obs.dtype)  # VecNormalize returns floats whatever its space says
-        truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+        truncated = is_truncated(infos)
         rows = (self.pos + torch.arange(n, device=self.device)) % self.buffer_size
-        self.observations[rows] = obs = obs.reshape(n, *self.obs_shape)
-        self.next_observations[rows] = next_obs = next_obs.reshape(n, *self.obs_shape)
-        if self.features is not self.observations:
-            make = self.architecture.features
-            self.features[rows], self.next_features[rows] = make(obs), make(next_obs)
+        self.observations[rows] = obs.reshape(n, *self.obs_shape)
+        self.next_observations[rows] = next_obs.reshape(n, *self.obs_shape)
         self.actions[rows] = self.to_torch(action).long()
         self.rewards[rows] = self.to_torch(reward).float()
         self.terminated[rows] = self.to_torch(done & ~truncated)
@@ -110,12 +112,12 @@ class Replay(ReplayBuffer):
 
     def states(self, policy: StaQPolicy, batch_size: int) -> States:
         """Every stored state, for a policy improvement."""
-        features, obs = self.features[: self.size()], self.observations[: self.size()]
+        obs = self.observations[: self.size()]
         return States(
-            features,
-            partial(policy.mean_q, features),
+            obs,
+            partial(policy.mean_q, obs),
             lambda: policy.log_policy(policy.improvement.accumulated(obs)).float(),
-            partial(self.draw, batch_size=batch_size),
+            lambda n: self.draw(-(-self.size() // batch_size) if n is None else n, batch_size),
         )
 
     def current_accumulated(self) -> torch.Tensor:
@@ -127,7 +129,7 @@ class Replay(ReplayBuffer):
         if change is None:
             self.recompute(accumulate)
         else:
-            self.accumulated.follow(change, self.next_features[: self.size()], self.architecture)
+            self.accumulated.follow(change, self.next_observations[: self.size()], self.architecture)
 
     def recompute(self, accumulate: Accumulate) -> None:
         """Evaluates every stored next state anew: the policy is another one."""
@@ -145,31 +147,22 @@ class Replay(ReplayBuffer):
         )
 
     def to_torch(self, array: Any, copy: bool = True) -> torch.Tensor:
-        array = np.asarray(array)
-        if array.dtype in (np.uint16, np.uint32, np.uint64):  # torch stores these and can do little with them
-            array = array.astype(np.int64)
-        return torch.as_tensor(array, device=self.device)
+        return as_tensor(array, self.device)
 
     def _allocate_observations(self, dtype: torch.dtype) -> None:
         shape = (self.buffer_size, *self.obs_shape)
         self.observations = torch.zeros(shape, dtype=dtype, device=self.device)
         self.next_observations = torch.zeros(shape, dtype=dtype, device=self.device)
-        self.remake_features()
-
-    def remake_features(self) -> None:
-        """Follows observations that were not added one by one."""
-        one, make = self.observations[:1], self.architecture.features
-        of_one = make(one)
-        if of_one is one:
-            self.features, self.next_features = self.observations, self.next_observations
-            return
-        shape = (self.buffer_size, *of_one.shape[1:])
-        self.features, self.next_features = (of_one.new_zeros(shape) for _ in range(2))
-        for rows in chunks(self.size(), self.device):
-            self.features[rows] = make(self.observations[rows])
-            self.next_features[rows] = make(self.next_observations[rows])
 
     # ------------------------------------------------------------------ files
+
+    def checkpoint(self) -> dict[str, Any]:
+        """What is beside the transitions, which are saved as they come."""
+        return {"accumulated": self.current_accumulated().clone()}
+
+    def load_checkpoint(self, state: dict[str, Any]) -> None:
+        """Takes it over, once the transitions are there."""
+        self.accumulated.load(state["accumulated"])
 
     def newest(self, n: int) -> dict[str, torch.Tensor]:
         """The last n transitions, oldest first."""
@@ -177,9 +170,7 @@ class Replay(ReplayBuffer):
         return {name: getattr(self, name)[rows] for name in self.TRANSITION}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what can be made anew."""
-        made = ("architecture", "features", "next_features")
-        return {name: value for name, value in vars(self).items() if name not in made}
+        return {name: value for name, value in vars(self).items() if name != "architecture"}
 
     def adopt(self, generator: torch.Generator, n_envs: int, architecture: Architecture) -> None:
         """Makes an unpickled replay draw from the given generator, on its device, for so many environments."""
@@ -190,7 +181,6 @@ class Replay(ReplayBuffer):
         self.accumulated.to(self.device)
         self._forget_last_step(n_envs)
         self.architecture = architecture
-        self.remake_features()
 
     def _forget_last_step(self, n_envs: int) -> None:
         self.last_rows = torch.zeros(n_envs, dtype=torch.long, device=self.device)

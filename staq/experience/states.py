@@ -13,24 +13,31 @@ class States:
 
     Both are computed when first asked for, since a push onto a stack needs neither: ask before you change the policy.
 
-    :param features: of the states, ``Architecture.features`` [n, ...]
+    :param obs: the states, as observed [n, ...]
     :param compute_q: → q_k, the mean of the critics [n, A]
     :param compute_log_pi: → log π_k [n, A]
-    :param draw: how many minibatches → their rows [n, B]
+    :param draw: how many minibatches, None for what the experience is good for → their rows [n, B]
+    :param max_watched: on how many of them a policy's movement is measured; None for all
     """
 
     def __init__(
         self,
-        features: torch.Tensor,
+        obs: torch.Tensor,
         compute_q: Callable[[], torch.Tensor],
         compute_log_pi: Callable[[], torch.Tensor],
-        draw: Callable[[int], torch.Tensor],
+        draw: Callable[[int | None], torch.Tensor],
+        max_watched: int | None = None,
     ) -> None:
-        self.features = features
+        self.obs = obs
+        self.watched = self.some(max_watched)
         self._compute_q, self._compute_log_pi, self._draw = compute_q, compute_log_pi, draw
 
     def __len__(self) -> int:
-        return len(self.features)
+        return len(self.obs)
+
+    def some(self, most: int | None) -> slice:
+        """Rows of about so many states, evenly spread over all."""
+        return slice(None, None, 1 if most is None else max(1, -(-len(self) // most)))
 
     @cached_property
     def q(self) -> torch.Tensor:
@@ -44,6 +51,6 @@ class States:
         with torch.no_grad():
             return self._compute_log_pi()
 
-    def minibatches(self, n: int) -> torch.Tensor:
-        """Rows of n minibatches, drawn by the run's own generator. → [n, B]"""
+    def minibatches(self, n: int | None) -> torch.Tensor:
+        """Rows of n minibatches, or of as many as the experience is good for, drawn by the run's generator. → [n, B]"""
         return self._draw(n)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 
 def next_observations(new_obs: np.ndarray, dones: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
@@ -14,6 +15,19 @@ def next_observations(new_obs: np.ndarray, dones: np.ndarray, infos: list[dict[s
         if infos[i].get("terminal_observation") is not None:
             found[i] = infos[i]["terminal_observation"]
     return found
+
+
+def is_truncated(infos: list[dict[str, Any]]) -> np.ndarray:
+    """Whether each episode was cut by a limit of time rather than by an end, as SB3's infos tell."""
+    return np.array([info.get("TimeLimit.truncated", False) for info in infos], dtype=bool)
+
+
+def as_tensor(array: Any, device: torch.device) -> torch.Tensor:
+    """An array of any type that Gymnasium has, on a device."""
+    array = np.asarray(array)
+    if array.dtype in (np.uint16, np.uint32, np.uint64):  # torch stores these and can do little with them
+        array = array.astype(np.int64)
+    return torch.as_tensor(array, device=device)
 
 
 def check_finite(what: str, values: np.ndarray, step: int) -> None:

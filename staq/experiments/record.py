@@ -161,7 +161,7 @@ def _config(
         timesteps, threads = timing.STEPS * (1 + timing.SAMPLES), os.cpu_count() or 1
     return configured(
         env,
-        presets.for_environment(env, variant.algo),
+        presets.for_environment(env, variant.algo, variant.hyperparameters.get("evaluation", "replay")),
         variant.algo,
         overrides=variant.hyperparameters,
         timesteps=timesteps,

@@ -92,7 +92,6 @@ def full_model(
     for rows in (*(getattr(replay, name) for name in replay.TRANSITION), replay.accumulated.values):
         rows[:] = rows[torch.arange(len(rows)) % INTERVAL]
     replay.full, replay.pos = True, 0
-    replay.remake_features()
     improvement = model.policy.improvement
     if isinstance(improvement, Stack):
         stack = improvement.stack

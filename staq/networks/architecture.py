@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -44,23 +43,23 @@ class Architecture(ABC):
     def initial_trunk(self) -> dict[str, torch.Tensor]:
         """Freshly drawn weights of one network, without its output layer."""
 
-    def features(self, obs: torch.Tensor) -> torch.Tensor:
-        """What experience stores of observations for the networks: whatever can be done once, in the type they have."""
-        return obs
+    @abstractmethod
+    def inputs(self, obs: torch.Tensor) -> torch.Tensor:
+        """What every network computes from B observations alike, and ``hidden`` starts from."""
+
+    def inputs_of_many(self, obs: torch.Tensor) -> torch.Tensor:
+        """What ``hidden_of_many`` starts from."""
+        return self.inputs(obs)
 
     @abstractmethod
-    def inputs(self, features: torch.Tensor) -> torch.Tensor:
-        """What every network computes from B observations' features alike, and ``hidden`` starts from."""
-
-    def inputs_of_many(self, features: torch.Tensor) -> Any:
-        """``inputs`` for hundreds of networks, which are worth more preparation."""
-        return self.inputs(features)
-
-    @abstractmethod
-    def hidden(self, weights: Weights, inputs: Any) -> torch.Tensor:
+    def hidden(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
         """What the output layers of N networks see of B observations' inputs. → [N, B, hidden_size]"""
 
-    def hidden_of_many(self, weights: Weights, inputs: Any) -> torch.Tensor:
+    def hidden_in_training(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
+        """``hidden`` of networks that learn, whose statistics, if they have any, follow."""
+        return self.hidden(weights, inputs)
+
+    def hidden_of_many(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
         """``hidden`` of networks that nobody differentiates, by whatever is fastest."""
         return self.hidden(weights, inputs)
 
@@ -71,13 +70,16 @@ class Architecture(ABC):
             OUTPUT_BIAS: torch.zeros(self.n_actions),
         }
 
-    def q_values(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
+    def q_values(self, weights: Weights, obs: torch.Tensor, learning: bool = False) -> torch.Tensor:
         """q of N networks for B observations in their stored type. → [N, A, B]"""
-        return self.q_of_features(weights, self.features(obs))
+        hidden = (self.hidden_in_training if learning else self.hidden)(weights, self.inputs(obs))
+        return output(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], hidden)
 
-    def q_of_features(self, weights: Weights, features: torch.Tensor) -> torch.Tensor:
-        """q of N networks for B observations' features. → [N, A, B]"""
-        return output(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], self.hidden(weights, self.inputs(features)))
+    @torch.no_grad()
+    def frozen_q_values(self, weights: Weights, obs: torch.Tensor) -> torch.Tensor:
+        """``q_values`` of networks that nobody differentiates. → [N, A, B]"""
+        hidden = self.hidden_of_many(weights, self.inputs_of_many(obs))
+        return output(weights[OUTPUT_WEIGHT], weights[OUTPUT_BIAS], hidden)
 
     def preprocessed(self, obs: torch.Tensor) -> torch.Tensor:
         """SB3's preparation: floats, images scaled to [0, 1], one-hot for discrete observations."""

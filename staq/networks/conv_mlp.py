@@ -5,10 +5,8 @@ A convolution is a product over the patches of its input, which on boards of 10�
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from gymnasium import spaces
@@ -16,14 +14,15 @@ from stable_baselines3.common.preprocessing import get_flattened_obs_dim
 from torch import nn
 
 from staq.actions import Factors
-from staq.networks import kernels
+from staq.networks import bit_boards, kernels
 from staq.networks.architecture import OUTPUT_BIAS, Architecture, Weights
+from staq.networks.layer_norm import Norm, layer_norm, rectified_norm_
 
 ConvArch = Sequence[tuple[int, int, int]]
 """One (filters, kernel size, stride) per convolution, without padding."""
 
-Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Weights, biases, inputs → outputs, of N networks."""
+Layer = Callable[[Weights, str, torch.Tensor], torch.Tensor]
+"""Weights, a layer's name, its inputs → its activations, of N networks."""
 
 
 class ConvMlp(Architecture):
@@ -38,7 +37,10 @@ class ConvMlp(Architecture):
         conv_arch: ConvArch = (),
         channels_last: bool = True,
         normalize_images: bool = True,
+        norm: Norm = None,
     ) -> None:
+        """:param norm: "layer" for layer normalisation before every activation, of a convolution over its filters"""
+        self.norm = norm
         self.conv_arch = [(int(f), int(k), int(s)) for f, k, s in conv_arch]
         self.net_arch = [int(width) for width in net_arch]
         self.activation = activation_fn()
@@ -83,87 +85,75 @@ class ConvMlp(Architecture):
             bound = 1.0 / math.sqrt(inputs)  # PyTorch's default for linear and convolution layers
             weights[f"{name}.weight"] = torch.empty(outputs, inputs).uniform_(-bound, bound).t().contiguous()
             weights[f"{name}.bias"] = torch.empty(outputs).uniform_(-bound, bound)
+            if self.norm:
+                weights[f"{name}.norm.weight"] = torch.ones(outputs)
+                weights[f"{name}.norm.bias"] = torch.zeros(outputs)
         return weights
 
-    def features(self, obs: torch.Tensor) -> torch.Tensor:
-        """Of boards of bits the patches, which are few bytes and a gather of short runs to make: [B, H'·W'·inputs]."""
-        if not self.conv_arch or obs.dtype != torch.bool:
-            return obs
-        return self._patches(obs.unsqueeze(0)).flatten(2)[0]
-
-    def inputs(self, features: torch.Tensor) -> torch.Tensor:
+    def inputs(self, obs: torch.Tensor) -> torch.Tensor:
         """What the first layer of every network multiplies: [1, B, inputs], or patches [1, B, H', W', inputs]."""
-        if self.conv_arch and features.dim() == 2:  # patches already
-            return features.view(torch.uint8).float().view(1, len(features), *self.first_size, -1)
-        x = self.preprocessed(features).unsqueeze(0)  # [1, B, ...]
-        return self._patches(x) if self.conv_arch else x.flatten(2)
+        x = self.preprocessed(obs).unsqueeze(0)  # [1, B, ...]
+        return patches(self.with_channels_last(x), *self.conv_arch[0][1:]) if self.conv_arch else x.flatten(2)
 
-    def inputs_of_many(self, features: torch.Tensor) -> torch.Tensor | Distinct:
-        """Of the patches of boards, most of which are alike, each only once."""
-        if not self.conv_arch or features.dim() != 2:
-            return self.inputs(features)
-        found = distinct_rows(features.view(-1, self.trunk_shapes["conv.0"][0]))
-        if found is None:
-            return self.inputs(features)
-        rows, places = found
-        return Distinct(rows.view(torch.uint8).float().unsqueeze(0), places, (len(features), *self.first_size))
+    def inputs_of_many(self, obs: torch.Tensor) -> torch.Tensor:
+        """Boards of bits as they are, where there is a kernel that takes them: [B, H, W, C]."""
+        return self.with_channels_last(obs) if self.takes_bits(obs) else self.inputs(obs)
 
-    def _patches(self, x: torch.Tensor) -> torch.Tensor:
-        return patches(x if self.channels_last else x.permute(0, 1, 3, 4, 2), *self.conv_arch[0][1:])
+    def takes_bits(self, obs: torch.Tensor) -> bool:
+        """Whether the first layer is a convolution that a kernel computes from the bits of boards."""
+        if not (self._rectifies and self.conv_arch and obs.dtype == torch.bool):
+            return False
+        filters, _, stride = self.conv_arch[0]
+        return stride == 1 and bit_boards.suits(obs, filters)
 
-    def hidden(self, weights: Weights, inputs: torch.Tensor | Distinct) -> torch.Tensor:
-        return self._hidden(weights, inputs, lambda *layer: self._activated(affine(*layer)))
+    def with_channels_last(self, images: torch.Tensor) -> torch.Tensor:
+        """[..., C, H, W] → [..., H, W, C], unless they are so already."""
+        return images if self.channels_last else images.movedim(-3, -1)
 
-    def hidden_of_many(self, weights: Weights, inputs: torch.Tensor | Distinct) -> torch.Tensor:
-        return self._hidden(weights, inputs, rectified) if self._rectifies else self.hidden(weights, inputs)
+    def hidden(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
+        return self._hidden(weights, inputs, self._layer)
 
-    def _hidden(self, weights: Weights, inputs: torch.Tensor | Distinct, layer: Layer) -> torch.Tensor:
-        x = inputs.rows if isinstance(inputs, Distinct) else inputs
+    def hidden_of_many(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
+        if not self._rectifies:
+            return self.hidden(weights, inputs)
+        return self._hidden(weights, inputs, self._layer_of_many)
+
+    def _layer(self, weights: Weights, name: str, x: torch.Tensor) -> torch.Tensor:
+        sums = affine(weights[f"{name}.weight"], weights[f"{name}.bias"], x)
+        if self.norm:
+            sums = layer_norm(sums, weights[f"{name}.norm.weight"], weights[f"{name}.norm.bias"])
+        return self._activated(sums)
+
+    def _layer_of_many(self, weights: Weights, name: str, x: torch.Tensor) -> torch.Tensor:
+        y = dense(weights[f"{name}.weight"], weights[f"{name}.bias"], x, rectify=not self.norm)
+        if self.norm:
+            return rectified_norm_(y, weights[f"{name}.norm.weight"], weights[f"{name}.norm.bias"])
+        return y
+
+    def _convolved_bits(self, weights: Weights, boards: torch.Tensor) -> torch.Tensor:
+        """The first convolution's activations, not to be differentiated. [B, H, W, C] → [N, B·H'·W', filters]"""
+        weight, bias, size = weights["conv.0.weight"], weights["conv.0.bias"], self.conv_arch[0][1]
+        y = bit_boards.convolved(boards, size, weight, bias, rectify=not self.norm)
+        if self.norm:
+            return rectified_norm_(y, weights["conv.0.norm.weight"], weights["conv.0.norm.bias"])
+        return y
+
+    def _hidden(self, weights: Weights, inputs: torch.Tensor, layer: Layer) -> torch.Tensor:
+        x = inputs
         for i in range(len(self.conv_arch)):
-            if i > 0:
-                x = patches(x, *self.conv_arch[i][1:])
-            size: tuple[int, ...] = x.shape[1:-1]  # (B, H', W')
-            x = layer(weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"], x.flatten(1, -2))
-            if i == 0 and isinstance(inputs, Distinct):
-                x, size = x.index_select(1, inputs.places), inputs.size
+            if x.dtype == torch.bool:
+                size: tuple[int, ...] = (len(x), *self.first_size)
+                x = self._convolved_bits(weights, x)
+            else:
+                x = patches(x, *self.conv_arch[i][1:]) if i > 0 else x
+                size = x.shape[1:-1]  # (B, H', W')
+                x = layer(weights, f"conv.{i}", x.flatten(1, -2))
             x = x.unflatten(1, size)  # [N, B, H', W', filters]
         x = x.flatten(2)
         for i in range(len(self.net_arch)):
-            x = layer(weights[f"mlp.{i}.weight"], weights[f"mlp.{i}.bias"], x)
+            x = layer(weights, f"mlp.{i}", x)
         # Without a hidden layer all N networks see the input itself.
         return x.expand(len(weights[OUTPUT_BIAS]), -1, -1)
-
-
-class Distinct(NamedTuple):
-    """Patches of boards, each only once."""
-
-    rows: torch.Tensor
-    """[1, n, inputs]"""
-    places: torch.Tensor
-    """Where among them the patch of each board and position stands. [B·H'·W']"""
-    size: tuple[int, ...]
-    """(B, H', W')"""
-
-
-def distinct_rows(bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Rows of bits without repetition, and where among them each row stands; None where it would not pay.
-
-    [n, inputs] → [distinct, inputs], [n]
-    """
-    # Up to 52 bits are exactly a number. Longer rows are several numbers in one, which might coincide: see below.
-    inputs, length = bits.shape[1], 52
-    powers = torch.zeros(inputs, -(-inputs // length), dtype=torch.float64, device=bits.device)
-    each = torch.arange(inputs, device=bits.device)
-    powers[each, each // length] = 2.0 ** (each % length).double()
-    numbers = (bits.double() @ powers).long()
-    key = numbers[:, 0]
-    for other in numbers.t()[1:]:
-        key = key * 0x9E3779B97F4A7C1 + other
-    values, places = key.unique(return_inverse=True)
-    if 2 * len(values) > len(bits):
-        return None
-    rows = bits[torch.empty_like(values).scatter_(0, places, torch.arange(len(bits), device=bits.device))]
-    return (rows, places) if inputs <= length or torch.equal(rows[places], bits) else None
 
 
 def affine(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -171,19 +161,19 @@ def affine(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.T
     return torch.baddbmm(bias.unsqueeze(1), x.expand(len(weight), -1, -1), weight)
 
 
-def rectified(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """max(0, x W + b), by a kernel where there is one (``kernels/dense.c``)."""
+def dense(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, rectify: bool) -> torch.Tensor:
+    """x W + b, or max(0, x W + b), by a kernel where there is one (``kernels/dense.c``)."""
     n_networks, inputs, outputs = weight.shape
     fits = outputs % 32 == 0 and all(
         t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for t in (weight, bias, x)
     )
     kernel = kernels.load("dense") if fits else None
     if kernel is None:
-        return affine(weight, bias, x).relu_()
+        y = affine(weight, bias, x)
+        return y.relu_() if rectify else y
     y = weight.new_empty(n_networks, x.shape[1], outputs)
-    sizes = map(ctypes.c_long, (n_networks, x.shape[1], inputs, outputs))
-    pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (weight, bias, y))
-    kernel.rectified(ctypes.c_void_p(x.data_ptr()), len(x) == 1, *sizes, *pointers, torch.get_num_threads())
+    sizes = n_networks, x.shape[1], inputs, outputs
+    kernels.call(kernel.dense, x, len(x) == 1, *sizes, weight, bias, y, rectify, torch.get_num_threads())
     return y
 
 

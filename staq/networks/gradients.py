@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from typing import Protocol
@@ -10,19 +9,17 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from staq.networks import kernels
+from staq.networks import bit_boards
 from staq.networks.conv_mlp import ConvMlp
 from staq.networks.ensemble import QEnsemble
+from staq.networks.layer_norm import RectifiedNorm
 
 
 class Backpropagation(Protocol):
     """Two halves of a gradient step; what lies between them, the loss, is up to the caller."""
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Outputs of each network, without a graph; valid until the next call. [B, ...] → [E, A, B]
-
-        :param features: of B observations, ``Architecture.features``
-        """
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Outputs of each network, without a graph; valid until the next call. [B, ...] → [E, A, B]"""
 
     def backward(self, error: torch.Tensor) -> None:
         """Fills every ``.grad`` from the loss's derivative by those outputs. [E, A, B]"""
@@ -61,10 +58,11 @@ class Autograd:
 
     def __init__(self, ensemble: QEnsemble) -> None:
         self.ensemble = ensemble
+        self.learning = any(weight.requires_grad for weight in ensemble.parameters())
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
-            self.outputs = self.ensemble.architecture.q_of_features(self.ensemble.weights, features)
+            self.outputs = self.ensemble.architecture.q_values(self.ensemble.weights, obs, self.learning)
         return self.outputs.detach()
 
     def backward(self, error: torch.Tensor) -> None:
@@ -93,7 +91,7 @@ class ClosedForm:
         for name in ensemble.architecture.trunk_shapes:
             layers.append(_layer(ensemble, name, seen, self.n_chunks))
             seen = layers[-1].activation
-        self.layers = layers
+        self.layers, self.first = layers, layers[0] if layers else None
         self.weight, bias, self.weight_grad, self.bias_grad = _with_gradient(ensemble, "output")
         self.bias_column = bias.unsqueeze(-1)
         self.hidden = seen.reshape(len(seen), batch_size, -1).expand(len(bias), -1, -1)  # [E, B, H]
@@ -101,19 +99,21 @@ class ClosedForm:
         self.outputs = bias.new_empty(*bias.shape, batch_size)
 
     @torch.no_grad()
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        if features.dtype == torch.bool and features.dim() == 2:  # bits become floats in the rows, if they ever do
-            return self.forward_inputs(features.view(torch.uint8).view_as(self.rows))
-        return self.forward_inputs(self.architecture.inputs(features).view_as(self.rows))
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.first, BitConvolution) and self.architecture.takes_bits(obs):
+            self.first.boards = self.architecture.with_channels_last(obs)
+            return self._forward()
+        return self.forward_inputs(self.architecture.inputs(obs).view_as(self.rows))
 
     @torch.no_grad()
     def forward_inputs(self, rows: torch.Tensor) -> torch.Tensor:
         """The same from what the first layer multiplies. [1, B, ...], or a batch for each [E, B, ...] → [E, A, B]"""
-        first = self.layers[0] if self.layers else None
-        if isinstance(first, BitConvolution):
-            first.bits = rows if rows.dtype == torch.uint8 else None
-        if not isinstance(first, BitConvolution) or first.bits is None:
-            self.rows.copy_(rows)
+        if isinstance(self.first, BitConvolution):
+            self.first.boards = None
+        self.rows.copy_(rows)
+        return self._forward()
+
+    def _forward(self) -> torch.Tensor:
         for layer in self.layers:
             layer.forward()
         return torch.baddbmm(self.bias_column, self.weight, self.hidden_as_columns, out=self.outputs)
@@ -142,16 +142,27 @@ class HiddenLayer:
         self.seen_as_columns = self.seen.transpose(1, 2)
         self.activation = self.weight.new_empty(*self.seen.shape[:2], outputs)
         self.error = torch.empty_like(self.activation)
+        normalised = f"{name}.norm.weight" in ensemble.weights
+        self.norm = RectifiedNorm(self.activation, *_with_gradient(ensemble, f"{name}.norm")) if normalised else None
 
     def forward(self) -> None:
-        """activation = max(0, seen · weight + bias)"""
+        """activation = max(0, seen · weight + bias), or max(0, norm(seen · weight + bias))"""
         torch.baddbmm(self.bias_row, self.seen, self.weight, out=self.activation)
-        self.activation.relu_()
+        self.rectify()
+
+    def rectify(self) -> None:
+        if self.norm is None:
+            self.activation.relu_()
+        else:
+            self.norm.forward()
 
     def backward(self) -> None:
         """Fills the gradients from ``error``, the loss's derivative by the activation, and makes it that by the sum."""
-        # A rectified output is positive where it let its input through.
-        torch.ops.aten.threshold_backward.grad_input(self.error, self.activation, 0, grad_input=self.error)
+        if self.norm is None:
+            # A rectified output is positive where it let its input through.
+            torch.ops.aten.threshold_backward.grad_input(self.error, self.activation, 0, grad_input=self.error)
+        else:
+            self.norm.backward(self.error)
         torch.sum(self.error, 1, out=self.bias_grad)
         self.weight_gradient()
 
@@ -174,7 +185,7 @@ class Convolution(HiddenLayer):
         """
         for activation, bias, weight in self.networks:
             torch.addmm(bias, self.seen[0], weight, out=activation)
-        self.activation.relu_()
+        self.rectify()
 
     def weight_gradient(self) -> None:
         """Σ over rows in as many chunks as a convolution has positions: one long sum would keep one core busy."""
@@ -184,55 +195,46 @@ class Convolution(HiddenLayer):
 
 
 class BitConvolution(Convolution):
-    """The same where patches are bits and there is a compiler: sums over the few that are set (``bit_patches.c``)."""
-
-    FILTERS, MAX_INPUTS = 16, 1024
-
-    @classmethod
-    def suits(cls, ensemble: QEnsemble, name: str) -> bool:
-        """Whether a layer can be one."""
-        _, inputs, filters = ensemble.weights[f"{name}.weight"].shape
-        fits = filters == cls.FILTERS and inputs <= cls.MAX_INPUTS and ensemble.device.type == "cpu"
-        bits = ensemble.architecture.observation_space.dtype == bool
-        return fits and bits and kernels.load("bit_patches") is not None
+    """The same where boards are bits and there is a compiler: sums over the few that are set (``bit_boards``)."""
 
     def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int) -> None:
         super().__init__(ensemble, name, seen, n_chunks)
-        self.kernel = kernels.load("bit_patches")
-        self.bits: torch.Tensor | None = None
-        """What is seen, unless it is no bits, as under VecNormalize; the size of ``rows``."""
-        self.threads = torch.get_num_threads()
-        n_networks, inputs, filters = self.weight.shape
-        self.sums = self.weight.new_empty(self.threads, n_networks, inputs + 1, filters)
+        assert isinstance(ensemble.architecture, ConvMlp)
+        self.size = ensemble.architecture.conv_arch[0][1]
+        self.boards: torch.Tensor | None = None
+        """What is seen, unless it is no bits, as under VecNormalize. [B, H, W, C]"""
 
     def forward(self) -> None:
-        if self.bits is None:
+        if self.boards is None:
             super().forward()
-        else:
-            self._call("forward", self.bits, self.weight, self.bias, self.activation)
+            return
+        rectify = self.norm is None
+        bit_boards.convolved(self.boards, self.size, self.weight, self.bias, rectify, out=self.activation)
+        if self.norm is not None:
+            self.norm.forward()
 
     def backward(self) -> None:
-        if self.bits is None:
+        if self.boards is None:
             super().backward()
             return
-        self._call("backward", self.bits, self.activation, self.error, self.sums)
-        sums = self.sums.sum(0)
-        self.weight_grad.copy_(sums[:, :-1])
-        self.bias_grad.copy_(sums[:, -1])
-
-    def _call(self, function: str, bits: torch.Tensor, *tensors: torch.Tensor) -> None:
-        n_networks, inputs, _ = self.weight.shape
-        assert bits.is_contiguous()
-        first, *others = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (bits, *tensors))
-        rows = ctypes.c_long(self.activation.shape[1])
-        getattr(self.kernel, function)(first, rows, inputs, n_networks, *others, self.threads)
+        if self.norm is not None:
+            self.norm.backward(self.error)
+        found = bit_boards.weight_gradients(
+            self.boards, self.size, self.weight, self.activation, self.error, rectify=self.norm is None
+        )
+        self.weight_grad.copy_(found[0])
+        self.bias_grad.copy_(found[1])
 
 
 def _layer(ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int) -> HiddenLayer:
     if not name.startswith("conv"):
         return HiddenLayer(ensemble, name, seen)
-    kind = BitConvolution if BitConvolution.suits(ensemble, name) else Convolution
-    return kind(ensemble, name, seen, n_chunks)
+    architecture = ensemble.architecture
+    assert isinstance(architecture, ConvMlp)
+    bits = architecture.observation_space.dtype == bool and architecture.takes_bits(
+        torch.empty(1, *architecture.observation_space.shape or (), dtype=torch.bool, device=ensemble.device)
+    )
+    return (BitConvolution if bits else Convolution)(ensemble, name, seen, n_chunks)
 
 
 def _with_gradient(ensemble: QEnsemble, layer: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -13,7 +13,11 @@ from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT, Architecture,
 
 
 class StackedModule(Architecture):
-    """Any module from observations [B, ...] to features [B, hidden_size], stacked by ``torch.func``."""
+    """Any module from observations [B, ...] to features [B, hidden_size], stacked by ``torch.func``.
+
+    Running statistics of a batch normalisation are weights that no gradient changes: those of the networks that learn
+    follow their batches, and those of a frozen network are frozen with it.
+    """
 
     def __init__(
         self,
@@ -26,21 +30,38 @@ class StackedModule(Architecture):
         super().__init__(observation_space, n_actions, hidden_size, normalize_images)
         self.build = build
         self.template = build().eval()
-        self.fixed = frozenset(name for name, w in self.template.named_parameters() if not w.requires_grad)
+        self.statistics = frozenset(name for name, w in self.template.named_buffers() if w.is_floating_point())
+        frozen = {name for name, w in self.template.named_parameters() if not w.requires_grad}
+        self.fixed = self.statistics | frozen
         self.template.requires_grad_(False)
         self.template_device = torch.device("cpu")
-        for module in self.template.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                raise ValueError(
-                    f"{type(module).__name__} in a features extractor has running statistics, which a frozen "
-                    "network cannot keep: use nn.LayerNorm or nn.GroupNorm."
-                )
+        self.batch_norms = [m for m in self.template.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        if any(module.momentum is None for module in self.batch_norms):
+            raise ValueError(
+                "A batch normalisation with momentum=None counts its batches, which stacked networks do not: give it a "
+                "momentum, such as PyTorch's 0.1."
+            )
 
     def initial_trunk(self) -> dict[str, torch.Tensor]:
-        return {name: weight.detach() for name, weight in self.build().named_parameters()}
+        built = self.build()
+        buffers = {name: w for name, w in built.named_buffers() if name in self.statistics}
+        return {name: w.detach() for name, w in (*built.named_parameters(), *buffers.items())}
 
-    def inputs(self, features: torch.Tensor) -> torch.Tensor:
-        return self.preprocessed(features)
+    def inputs(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.preprocessed(obs)
+
+    def hidden_in_training(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
+        if not self.batch_norms:
+            return self.hidden(weights, inputs)
+        for module in self.batch_norms:
+            module.train()
+        try:
+            # One by one: what happens to the statistics in place is to happen to each network's own.
+            each = [{name: w[i : i + 1] for name, w in weights.items()} for i in range(len(weights[OUTPUT_BIAS]))]
+            return torch.cat([self.hidden(network, inputs) for network in each])
+        finally:
+            for module in self.batch_norms:
+                module.eval()
 
     def hidden(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
         x = inputs
@@ -55,4 +76,6 @@ class StackedModule(Architecture):
 
         if not trunk:  # all networks see the same features
             return one_network({}).expand(len(weights[OUTPUT_BIAS]), -1, -1)
+        if len(weights[OUTPUT_BIAS]) == 1:
+            return one_network({name: w[0] for name, w in trunk.items()}).unsqueeze(0)
         return torch.vmap(one_network)(trunk)

@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 import torch
 
-from staq.actions import Factors
 from staq.experience.replay import Replay
 from staq.hyperparameters import Group, Shared, at_least, one_of, setting
 from staq.networks.chunks import chunk_size
 from staq.networks.gradients import backpropagation, differentiate
-from staq.policy_evaluation.evaluation import Evaluated, PolicyEvaluation
+from staq.policy_evaluation.evaluation import Evaluated, PolicyEvaluation, taken_actions
 from staq.policy_evaluation.soft_bellman import (
     ensemble_value,
     half_mse,
@@ -49,7 +48,7 @@ class ReplayRegression(PolicyEvaluation):
             200, "gradient steps between hard copies into the target networks", at_least(1)
         )
 
-    def make_experience(self, settings: Settings) -> Replay:
+    def make_experience(self, shared: Shared, settings: Settings) -> Replay:
         if settings.buffer_size < self.n_envs:
             raise ValueError(
                 f"buffer_size={settings.buffer_size} is too small for a step of {self.n_envs} environments."
@@ -78,7 +77,7 @@ class ReplayRegression(PolicyEvaluation):
                 taken = taken_actions(replay.actions[batches], self.factors)
             with self.phases("gradient"):
                 for rows, actions, target in zip(batches, taken, targets, strict=True):
-                    outputs = critics.forward(replay.features.index_select(0, rows))  # [E, A, B]
+                    outputs = critics.forward(replay.observations.index_select(0, rows))  # [E, A, B]
                     q = (outputs * actions).sum(1)  # of several parts it is the sum [E, B]
                     loss, error = differentiate(loss_of, q, target)
                     critics.backward(error.unsqueeze(1) * actions)
@@ -124,13 +123,6 @@ class ReplayRegression(PolicyEvaluation):
         for chunk in rows.split(size):
             # A chunk that is not full is filled up with any rows, whose q is not used.
             full = torch.nn.functional.pad(chunk, (0, size - len(chunk)))
-            q = networks.forward(replay.next_features.index_select(0, full))[..., : len(chunk)].mT  # [E, n, A]
+            q = networks.forward(replay.next_observations.index_select(0, full))[..., : len(chunk)].mT  # [E, n, A]
             found.append(q.clone() if reduce is None else ensemble_value(q, reduce))
         return torch.cat(found, dim=-2)
-
-
-def taken_actions(indices: torch.Tensor, factors: Factors) -> torch.Tensor:
-    """1 where an action was taken, else 0. [..., B(, D)] → [..., A, B]"""
-    batches = indices.shape if factors.single else indices.shape[:-1]
-    taken = torch.zeros((*batches[:-1], factors.n_outputs, batches[-1]), device=indices.device)
-    return taken.scatter_(-2, factors.outputs_of(indices), 1.0)

@@ -33,24 +33,21 @@ class Actor(PolicyImprovement):
 
     def accumulated(self, obs: torch.Tensor) -> torch.Tensor:
         """There is nothing to accumulate: the logits themselves, centred."""
-        return self._centred_logits(self.architecture.features(obs))
+        chunks = obs.split(chunk_size(self.actor.device))
+        logits_of = partial(self.architecture.frozen_q_values, self.actor.weights)
+        return torch.cat([mean_centred(logits_of(chunk), self.factors) for chunk in chunks])
 
-    @torch.no_grad()
-    def _centred_logits(self, features: torch.Tensor) -> torch.Tensor:
-        chunks = features.split(chunk_size(self.actor.device))
-        q_of = partial(self.architecture.q_of_features, self.actor.weights)
-        return torch.cat([mean_centred(q_of(chunk), self.factors) for chunk in chunks])
-
-    def log_policy(self, features: torch.Tensor) -> torch.Tensor:
+    def log_policy(self, obs: torch.Tensor) -> torch.Tensor:
         """log π, float64 [B, A]"""
-        return self.factors.log_softmax(self._centred_logits(features))
+        return self.factors.log_softmax(self.accumulated(obs))
 
     @torch.no_grad()
     def improve(self, q_net: QEnsemble, states: States, step_size: StepSize) -> LogitsChange:
         step_size = self.effective(step_size)
-        exact = self.factors.each(partial(mirror_step, step_size=step_size), states.log_pi.double(), states.q.double())
+        log_pi, q = (values[states.watched].double() for values in (states.log_pi, states.q))
+        exact = self.factors.each(partial(mirror_step, step_size=step_size), log_pi, q)
         self.train_actor(states, step_size)
-        self._divergence = kl_divergence(exact, self.log_policy(states.features)).mean().item()
+        self._divergence = kl_divergence(exact, self.log_policy(states.obs[states.watched])).mean().item()
         return LogitsChange(0.0, [(self.actor.weights, 1.0)])
 
     def effective(self, step_size: StepSize) -> StepSize:
@@ -103,11 +100,16 @@ class GradientActor(Actor):
     class Settings(Group):
         """How long an actor is trained; its optimiser, learning rate and batch size are the critics'."""
 
-        actor_steps: int = setting(5000, "m, gradient steps of the actor per iteration", at_least(1))
+        actor_steps: int | None = setting(
+            5000,
+            "m, gradient steps of the actor per iteration; None is n_epochs passes over a rollout, one over a replay",
+            at_least(1, or_none="for passes over the experience"),
+        )
 
     trains = True
     loss: ClassVar[Any]
     """A ``Loss``."""
+    _loss = 0.0
     regularised: ClassVar[bool] = True
     """Whether the update stays close to π_k; otherwise η is 0, whatever the algorithm's."""
 
@@ -125,7 +127,7 @@ class GradientActor(Actor):
             return self.factors.total(loss_of_part, self.factors.log_softmax(logits), q, log_pi_k)
 
         for rows in batches:
-            logits = actor.forward(states.features[rows])[0].t()  # [B, A]
+            logits = actor.forward(states.obs[rows])[0].t()  # [B, A]
             value, error = differentiate(loss, logits, q[rows], log_pi[rows])
             actor.backward(error.t().unsqueeze(0).contiguous())
             self.optimizer.step()

@@ -28,12 +28,10 @@ class LogitsChange:
     networks: Sequence[tuple[Weights, float]]
     """Ensembles [E, ...] that enter, or with a negative coefficient leave."""
 
-    def applied(self, accumulated: torch.Tensor, features: torch.Tensor, architecture: Architecture) -> torch.Tensor:
-        """c_{k+1} of states, from their c_k and features. [B, A], [B, ...] → [B, A]"""
+    def applied(self, accumulated: torch.Tensor, obs: torch.Tensor, architecture: Architecture) -> torch.Tensor:
+        """c_{k+1} of states, from their c_k and observations. [B, A], [B, ...] → [B, A]"""
         total = self.decay * accumulated
-        terms = (
-            c * mean_centred(architecture.q_of_features(w, features), architecture.factors) for w, c in self.networks
-        )
+        terms = (c * mean_centred(architecture.frozen_q_values(w, obs), architecture.factors) for w, c in self.networks)
         return total + sum(terms)
 
 
@@ -78,6 +76,14 @@ class PolicyImprovement(nn.Module, ABC):
     @abstractmethod
     def as_stack(self) -> dict[str, Any]:
         """The policy as a stack of networks, in ``QStack``'s format: what an export carries."""
+
+    def accumulated_and_q(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """c, and q of the critics as they were when last pushed, where it comes with it for nothing. → [B, A] each"""
+        return self.accumulated(obs), None
+
+    def froze(self, q_net: QEnsemble) -> bool:
+        """Whether ``accumulated_and_q`` gives q of these very critics."""
+        return False
 
     def logits(self, accumulated: torch.Tensor) -> torch.Tensor:
         """ξ of the current policy. [B, A] → [B, A]"""

@@ -35,45 +35,49 @@ class NaturalGradient(Actor):
         max_kl: float = setting(0.001, "ε_KL, the largest mean divergence from the previous policy", POSITIVE)
         cg_steps: int = setting(10, "steps of conjugate gradients", at_least(1))
         cg_damping: float = setting(0.01, "added to the diagonal of the Fisher information", NOT_NEGATIVE)
+        max_states: int | None = setting(
+            None, "visited states that a step is computed on; None for all", at_least(1, or_none="for all")
+        )
         line_search_steps: int = setting(10, "how often the step is shortened before it is given up", at_least(1))
 
     _trials = 0
 
     def train_actor(self, states: States, step_size: StepSize) -> None:
-        features, q, log_pi, tau = states.features, states.q, states.log_pi, step_size.entropy_weight
-        g = self.gradient(features, q, log_pi, tau)
-        direction = conjugate_gradients(lambda v: self.fisher_product(features, log_pi, v), g, self.settings.cg_steps)
+        some, tau = states.some(self.settings.max_states), step_size.entropy_weight
+        obs, q, log_pi = states.obs[some], states.q[some], states.log_pi[some]
+        g = self.gradient(obs, q, log_pi, tau)
+        direction = conjugate_gradients(lambda v: self.fisher_product(obs, log_pi, v), g, self.settings.cg_steps)
         expected = torch.dot(g, direction)
         if expected <= 0:  # the gradient is zero, up to rounding
             self._trials = 0
             return
-        self.line_search(features, q, log_pi, tau, (2 * self.settings.max_kl / expected).sqrt() * direction)
+        self.line_search(obs, q, log_pi, tau, (2 * self.settings.max_kl / expected).sqrt() * direction)
 
-    def gradient(self, features: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float) -> torch.Tensor:
+    def gradient(self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float) -> torch.Tensor:
         """g: an action's share is how much its q − τ log π exceeds the policy's mean."""
-        error = self.factors.each(_above_mean, log_pi.exp(), q - tau * log_pi) / len(features)
+        error = self.factors.each(_above_mean, log_pi.exp(), q - tau * log_pi) / len(obs)
         total = torch.zeros_like(self._parameters_as_vector())
-        for rows in chunks(len(features), features.device):
-            total += self._pulled_back(features[rows], error[rows])
+        for rows in chunks(len(obs), obs.device):
+            total += self._pulled_back(obs[rows], error[rows])
         return total
 
-    def fisher_product(self, features: torch.Tensor, log_pi: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    def fisher_product(self, obs: torch.Tensor, log_pi: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         """(F + damping) v, with F = E_D[Jᵀ(diag π − ππᵀ)J] and J the derivative of the logits by the weights."""
         total = self.settings.cg_damping * vector
-        for rows in chunks(len(features), features.device):
+        for rows in chunks(len(obs), obs.device):
             pi = log_pi[rows].exp()
-            change = self._pushed_forward(features[rows], vector)
-            total += self._pulled_back(features[rows], self.factors.each(_above_mean, pi, change) / len(features))
+            change = self._pushed_forward(obs[rows], vector)
+            total += self._pulled_back(obs[rows], self.factors.each(_above_mean, pi, change) / len(obs))
         return total
 
     def line_search(
-        self, features: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float, step: torch.Tensor
+        self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float, step: torch.Tensor
     ) -> None:
         """Takes the largest step of a falling sequence that is allowed, or none."""
         start, before = self._parameters_as_vector(), soft_value(q, log_pi, tau).mean()
         for trial in range(1, self.settings.line_search_steps + 1):
             self._set_parameters(start + step)
-            new = self.log_policy(features).float()
+            new = self.log_policy(obs).float()
             if kl_divergence(new, log_pi).mean() <= self.settings.max_kl and soft_value(q, new, tau).mean() > before:
                 self._trials = trial
                 return
@@ -84,35 +88,38 @@ class NaturalGradient(Actor):
     def diagnostics(self) -> dict[str, float]:
         return super().diagnostics() | {"line_search_trials": self._trials}
 
-    def _logits(self, features: torch.Tensor) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
-        return lambda weights: self.actor.architecture.q_of_features(weights, features)[0].t()  # [B, A]
+    @property
+    def _learned(self) -> dict[str, torch.Tensor]:
+        """The weights that a step moves: a user's module may have others."""
+        fixed = self.architecture.fixed
+        return {name: w.detach() for name, w in self.actor.weights.items() if name not in fixed}
 
-    def _pushed_forward(self, features: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    def _logits(self, obs: torch.Tensor) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
+        rest = {name: w.detach() for name, w in self.actor.weights.items() if name in self.architecture.fixed}
+        return lambda learned: self.architecture.q_values(rest | learned, obs)[0].t()  # [B, A]
+
+    def _pushed_forward(self, obs: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         """J v: how the logits change with the weights. → [B, A]"""
-        weights = {name: w.detach() for name, w in self.actor.weights.items()}
-        change: torch.Tensor = torch.func.jvp(self._logits(features), (weights,), (self._as_weights(vector),))[1]
+        change: torch.Tensor = torch.func.jvp(self._logits(obs), (self._learned,), (self._as_weights(vector),))[1]
         return change
 
-    def _pulled_back(self, features: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    def _pulled_back(self, obs: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
         """Jᵀ e. [B, A] → a vector of weights"""
-        weights = {name: w.detach() for name, w in self.actor.weights.items()}
-        pull = torch.func.vjp(self._logits(features), weights)[1]
-        (pulled,) = pull(error)
-        fixed = self.actor.architecture.fixed  # along which the gradient is zero, and so is every direction from it
-        return torch.cat([(pulled[name] * (name not in fixed)).flatten() for name in self.actor.names])
+        (pulled,) = torch.func.vjp(self._logits(obs), self._learned)[1](error)
+        return torch.cat([pulled[name].flatten() for name in self._learned])
 
     def _parameters_as_vector(self) -> torch.Tensor:
-        return torch.cat([w.detach().flatten() for w in self.actor.weights.values()])
+        return torch.cat([w.flatten() for w in self._learned.values()])
 
     def _as_weights(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
-        weights = self.actor.weights
-        pieces = vector.split([w.numel() for w in weights.values()])
-        return {name: piece.view_as(w) for (name, w), piece in zip(weights.items(), pieces, strict=True)}
+        learned = self._learned
+        pieces = vector.split([w.numel() for w in learned.values()])
+        return {name: piece.view_as(w) for (name, w), piece in zip(learned.items(), pieces, strict=True)}
 
     def _set_parameters(self, vector: torch.Tensor) -> None:
-        weights = self.actor.weights
+        learned = self._learned
         for name, value in self._as_weights(vector).items():
-            weights[name].copy_(value)
+            learned[name].copy_(value)
 
 
 def conjugate_gradients(

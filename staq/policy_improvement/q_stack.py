@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT, Architecture, Weights
+from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT, Architecture, Weights, output
 from staq.networks.chunks import block_size, chunk_size
 from staq.policy_improvement.improvement import LogitsChange
 from staq.policy_improvement.mirror_descent import centred, pushed_weights
@@ -95,6 +95,13 @@ class QStack(nn.Module):
         """c(s) = Σ_i w_i q_i(s), each q_i the mean of its ensemble, centred over actions. → float64 [B, A]"""
         return torch.cat([self._accumulated_chunk(chunk) for chunk in obs.split(chunk_size(self.device))])
 
+    @torch.no_grad()
+    def accumulated_and_newest_q(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """c(s), and q of the newest ensemble, whose hidden layers are computed for it anyway. → [B, A] each"""
+        newest: list[torch.Tensor] = []
+        chunks = [self._accumulated_chunk(chunk, newest) for chunk in obs.split(chunk_size(self.device))]
+        return torch.cat(chunks), torch.cat(newest)
+
     def logits(self, accumulated: torch.Tensor) -> torch.Tensor:
         """ξ = prefactor · c (Eq. 2)."""
         return self.prefactor * accumulated
@@ -106,12 +113,17 @@ class QStack(nn.Module):
             return torch.empty(0, self.n_critics, self.architecture.n_actions, len(obs), device=self.device)
         return torch.stack([self.architecture.q_values(self.ensemble(push), obs) for push in self.retained_pushes])
 
-    def _accumulated_chunk(self, obs: torch.Tensor) -> torch.Tensor:
+    def _accumulated_chunk(self, obs: torch.Tensor, newest: list[torch.Tensor] | None = None) -> torch.Tensor:
+        """:param newest: is given q of the newest ensemble"""
         total = self._folded_bias.repeat(len(obs), 1)  # [B, A]
-        inputs = self.architecture.inputs_of_many(self.architecture.features(obs))
-        for filled, output in self._folded:
+        inputs = self.architecture.inputs_of_many(obs)
+        block, place = divmod(self._slot(self.n_pushed - 1), self.block_size)
+        own = slice(place * self.n_critics, (place + 1) * self.n_critics)
+        for i, (filled, folded) in enumerate(self._folded):
             hidden = self.architecture.hidden_of_many(filled, inputs)  # [N, B, H]
-            total += (output @ hidden.transpose(1, 2)).sum(0).t()
+            total += (folded @ hidden.transpose(1, 2)).sum(0).t()
+            if newest is not None and i == block:
+                newest.append(output(filled[OUTPUT_WEIGHT][own], filled[OUTPUT_BIAS][own], hidden[own]).mean(0).t())
         return total
 
     def _append_block(self, n_ensembles: int) -> None:
@@ -135,8 +147,8 @@ class QStack(nn.Module):
         shares = shares.repeat_interleave(self.n_critics).to(self.device)
         for block, share in zip(self.blocks, shares.split(self.block_size * self.n_critics), strict=False):
             filled = {name: w[: len(share)] for name, w in block.items()}
-            output = factors.each(centred_rows, filled[OUTPUT_WEIGHT].double(), dim=1) * share[:, None, None]
-            self._folded.append((filled, output.float()))
+            folded = factors.each(centred_rows, filled[OUTPUT_WEIGHT].double(), dim=1) * share[:, None, None]
+            self._folded.append((filled, folded.float()))
             bias = factors.each(centred, filled[OUTPUT_BIAS].double())
             self._folded_bias += (bias * share[:, None]).sum(0)
 

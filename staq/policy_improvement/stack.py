@@ -50,6 +50,15 @@ class Stack(PolicyImprovement):
     def accumulated(self, obs: torch.Tensor) -> torch.Tensor:
         return self.stack.accumulated(obs)
 
+    def accumulated_and_q(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.stack.accumulated_and_newest_q(obs) if len(self.stack) else super().accumulated_and_q(obs)
+
+    def froze(self, q_net: QEnsemble) -> bool:
+        if not len(self.stack):
+            return False
+        newest = self.stack.ensemble(self.stack.n_pushed - 1)
+        return all(torch.equal(w, newest[name]) for name, w in q_net.weights.items())
+
     def logits(self, accumulated: torch.Tensor) -> torch.Tensor:
         return self.stack.logits(accumulated)
 

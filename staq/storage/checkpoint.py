@@ -14,7 +14,9 @@ retained, so a damaged one loses one iteration.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,13 +40,21 @@ class Checkpoints(BaseCallback):
     :param folder: where; made if missing
     :param every: iterations between two checkpoints; environment steps for a model of SB3
     :param asked: says whether one is wanted at once, such as before a run is stopped
+    :param seconds: at least so long after the last one; None leaves it to the policy evaluation, whose iterations may
+        be short
     """
 
     def __init__(
-        self, folder: str | Path, every: int = 1, verbose: int = 0, asked: Callable[[], bool] = lambda: False
+        self,
+        folder: str | Path,
+        every: int = 1,
+        verbose: int = 0,
+        asked: Callable[[], bool] = lambda: False,
+        seconds: float | None = None,
     ) -> None:
         super().__init__(verbose)
-        self.folder, self.every, self.asked = Path(folder), every, asked
+        self.folder, self.every, self.asked, self.seconds = Path(folder), every, asked, seconds
+        self.written_at = -math.inf
         self.env_restores = False
         self.last = 0
         self.steps_written: int | None = None  # nothing is on disk yet
@@ -53,6 +63,8 @@ class Checkpoints(BaseCallback):
 
     def _init_callback(self) -> None:
         self.training: TrainingState = training_state(self.model)
+        if self.seconds is None:
+            self.seconds = self.training.seconds_per_checkpoint
         self.folder.mkdir(parents=True, exist_ok=True)
         self.env_restores = restores_exactly(self.training_env)
         if not any(self.folder.glob("state-*.pt")):
@@ -82,7 +94,8 @@ class Checkpoints(BaseCallback):
 
     def _on_rollout_start(self) -> None:
         new = self.training.progress - self.last
-        if self.training.at_boundary and (new >= self.every or (self.asked() and new > 0)):
+        due = new >= self.every and time.monotonic() - self.written_at >= (self.seconds or 0.0)
+        if self.training.at_boundary and (due or (self.asked() and new > 0)):
             self.write()
 
     def _on_training_end(self) -> None:
@@ -105,7 +118,7 @@ class Checkpoints(BaseCallback):
                 self.segments = still_needed([*self.segments, (segment, new_rows)], training.replay.size())
             state = training.capture(self.segments, self.env_restores) | {"format": FORMAT, "steps": self._steps}
             write_atomically(self.folder / f"state-{number}.pt", state)
-        self.last, self.steps_written = training.progress, self._steps
+        self.last, self.steps_written, self.written_at = training.progress, self._steps, time.monotonic()
         self.retained = [*self.retained, files_of(state)][-RETAINED_STATES:]
         delete_unused(self.folder, self.retained)
 

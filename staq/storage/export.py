@@ -79,6 +79,7 @@ def export_policy(
         "activation_fn": activation,
         "channels_last": architecture.channels_last,
         "normalize_images": architecture.normalize_images,
+        "norm": architecture.norm,
         "n_critics": int(policy.n_critics),
         "n_atoms": int(policy.n_atoms),
         "memory_size": improvement.memory_size,
@@ -140,6 +141,7 @@ def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], 
         activation_fn=activation_named(description["activation_fn"]),
         channels_last=description["channels_last"],
         normalize_images=description["normalize_images"],
+        norm=description.get("norm"),  # exports from before there was one have none
     ).to(device)
     with torch.no_grad():
         for name, weight in policy.q_net.weights.items():

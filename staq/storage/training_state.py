@@ -58,6 +58,9 @@ class TrainingState(ABC):
     def ended_whole(self) -> bool:
         """Whether ``learn`` ended at a boundary, rather than stopped in mid-iteration."""
 
+    seconds_per_checkpoint = 0.0
+    """Time between two checkpoints, where an iteration is shorter."""
+
     @property
     def run_id(self) -> str:
         """By which a folder of checkpoints is known to be this run's."""
@@ -175,6 +178,10 @@ class LoopState(TrainingState):
     ended_whole = at_boundary
 
     @property
+    def seconds_per_checkpoint(self) -> float:  # type: ignore[override]
+        return self.model.policy_evaluation.seconds_per_checkpoint
+
+    @property
     def run_id(self) -> str:
         return self.model.run_id
 
@@ -187,7 +194,7 @@ class LoopState(TrainingState):
         names = settings_of(model.groups(model.evaluation))
         return (
             super().identity()
-            | {name: getattr(model, name) for name in (*names, "evaluation", "seed")}
+            | {name: getattr(model, name) for name in ("evaluation", *names, "seed")}
             | {
                 "learning_rate": "a schedule" if callable(rate) else float(rate),
                 "policy": type(model.policy).__name__,
@@ -201,7 +208,7 @@ class LoopState(TrainingState):
             "q_net": model.policy.q_net.state_dict(),
             "optimizer": model.policy.optimizer.state_dict(),
             "improvement": model.policy.improvement.checkpoint(),
-            "accumulated": model.experience.current_accumulated().clone(),
+            "experience": model.experience.checkpoint(),
             "generators": {name: generator.get_state() for name, generator in model._generators.items()},
             "behaviour": model._behaviour.state_dict(),
         }
@@ -217,9 +224,7 @@ class LoopState(TrainingState):
         model._behaviour.load_state_dict(learned["behaviour"])
 
     def complete(self, learned: dict[str, Any]) -> None:
-        if isinstance(self.replay, Replay):
-            self.replay.remake_features()
-            self.replay.accumulated.load(learned["accumulated"])
+        self.model.experience.load_checkpoint(learned["experience"])
 
     def begin_episodes(self) -> None:
         model = self.model

@@ -67,7 +67,7 @@ def test_your_own_policy_evaluation() -> None:
             names["StaQ"]("MlpPolicy", "CartPole-v1", evaluation="huber", huber_delta=0)  # type: ignore[operator]
         with pytest.raises(ValueError, match=r"no evaluation 'hubber'. Did you mean 'huber'\?"):
             names["StaQ"]("MlpPolicy", "CartPole-v1", evaluation="hubber")  # type: ignore[operator]
-        with pytest.raises(TypeError, match="StaQ has no argument 'huber_delta'"):
+        with pytest.raises(TypeError, match="'huber_delta' belongs to evaluation='huber'"):
             names["StaQ"]("MlpPolicy", "CartPole-v1", huber_delta=1.0)  # type: ignore[operator]
     finally:
         EVALUATIONS.pop("huber", None)

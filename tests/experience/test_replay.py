@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,8 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from staq import Checkpoints, resume
 from staq.experience.replay import Replay
 from staq.networks.conv_mlp import ConvMlp
-from tests.conftest import small_model
 
 
 def make(capacity: int, n_envs: int, space: spaces.Space[Any] | None = None) -> Replay:
@@ -56,7 +54,8 @@ def test_logits_stay_with_their_rows(capacity: int, steps: int) -> None:
     for t in range(steps):
         add(replay, t, 3)
         assert replay.accumulated.pending[replay.last_rows].all()
-        replay.see(replay.rewards[replay.last_rows].double()[:, None].expand(3, 3))
+        improvement: Any = SimpleNamespace(accumulated=lambda rewards: rewards.double()[:, None].expand(3, 3))
+        replay.see(replay.rewards[replay.last_rows], improvement)
         assert not replay.accumulated.pending[replay.last_rows].any()
     size = replay.size()
     torch.testing.assert_close(replay.accumulated.values[:size, 0], replay.rewards[:size].double())
@@ -117,36 +116,3 @@ def test_samples_have_sb3s_shape() -> None:
     assert batch.observations.shape == (4, 2)
     assert batch.actions.shape == batch.rewards.shape == batch.dones.shape == (4, 1)
     assert batch.dones.all()
-
-
-def test_what_the_networks_want_is_kept_beside_the_observations(tmp_path: Path) -> None:
-    """Added, wrapped around, restored, pickled: the patches are always those of the observations."""
-    model = small_model("MinAtar/Breakout-v1")
-
-    def assert_features(replay: Replay) -> None:
-        size, make = replay.size(), model.policy.architecture.features
-        assert replay.features.shape[1] == 8 * 8 * 9 * 4
-        assert torch.equal(replay.features[:size], make(replay.observations[:size]))
-        assert torch.equal(replay.next_features[:size], make(replay.next_observations[:size]))
-
-    model.learn(200, callback=Checkpoints(tmp_path))
-    assert_features(model.replay)
-    model.learn(600, reset_num_timesteps=False, callback=Checkpoints(tmp_path))
-    assert model.replay.full
-    assert_features(model.replay)
-    resumed = small_model("MinAtar/Breakout-v1")
-    resume(resumed, tmp_path)
-    assert_features(resumed.replay)
-    model.save_replay_buffer(tmp_path / "replay")
-    assert (
-        tmp_path / "replay.pkl"
-    ).stat().st_size < 2 * model.replay.features.nbytes  # what can be made anew is not saved
-    again = small_model("MinAtar/Breakout-v1")
-    again.load_replay_buffer(tmp_path / "replay")
-    assert_features(again.replay)
-
-
-def test_vectors_are_kept_once() -> None:
-    replay = small_model().replay
-    assert replay.features is replay.observations
-    assert replay.next_features is replay.next_observations

@@ -1,4 +1,4 @@
-"""Batched convolutions and layers against the same networks one by one, and boards without repetition."""
+"""Batched convolutions and layers against the same networks one by one, and the fast ways against the plain one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from staq.networks.conv_mlp import ConvMlp, Distinct, distinct_rows
+from staq.networks.conv_mlp import ConvMlp
 from staq.networks.ensemble import QEnsemble
 from tests.conftest import BOARD, VECTOR, random_weights
 from tests.networks.conftest import plain_network
@@ -19,6 +19,7 @@ SCREEN = spaces.Box(0, 255, (4, 84, 84), dtype=np.uint8)
 ATARI = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
 
 
+@pytest.mark.parametrize("norm", [None, "layer"])
 @pytest.mark.parametrize(
     ("space", "conv_arch", "net_arch", "channels_last"),
     [
@@ -33,10 +34,10 @@ ATARI = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
     ],
 )
 def test_batched_equals_one_by_one(
-    space: spaces.Space[Any], conv_arch: Any, net_arch: list[int], channels_last: bool
+    space: spaces.Space[Any], conv_arch: Any, net_arch: list[int], channels_last: bool, norm: Any
 ) -> None:
     torch.manual_seed(0)
-    architecture = ConvMlp(space, 3, net_arch, conv_arch=conv_arch, channels_last=channels_last)
+    architecture = ConvMlp(space, 3, net_arch, conv_arch=conv_arch, channels_last=channels_last, norm=norm)
     space.seed(0)
     weights = random_weights(architecture, 4)
     obs = torch.as_tensor(np.stack([space.sample() for _ in range(6)]))
@@ -70,39 +71,22 @@ def test_kernels_that_do_not_fit_are_refused() -> None:
         ConvMlp(VECTOR, 3, [8], conv_arch=[(4, 3, 1)])
 
 
-@pytest.mark.parametrize("inputs", [9, 52, 54, 90, 130])
-def test_rows_of_bits_without_repetition(inputs: int) -> None:
+@pytest.mark.parametrize("norm", [None, "layer"])
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("conv_arch", [[(16, 3, 1)], [(5, 4, 3), (3, 2, 1)], [(16, 3, 1), (3, 2, 1)]], ids=str)
+def test_networks_that_nobody_differentiates_give_the_same(conv_arch: Any, channels_last: bool, norm: Any) -> None:
+    """Boards of bits, as a kernel takes them, and as the floats that VecNormalize makes of them."""
     torch.manual_seed(0)
-    known = torch.rand(7, inputs) > 0.5
-    bits = known[torch.randint(0, 7, (100,))]
-    bits[50:] = bits[50:].flip(-1)  # rows that differ in the last bits only, or the first
-    found = distinct_rows(bits)
-    assert found is not None
-    rows, places = found
-    assert len(rows) == len({tuple(row.tolist()) for row in bits})
-    assert torch.equal(rows[places], bits)
-    assert distinct_rows(torch.rand(100, inputs) > 0.5) is None or inputs == 9, "of all different rows nothing is won"
-
-
-def test_two_rows_that_look_alike_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of 60 bits are two numbers in one key; were keys to coincide, nothing would be lost but time."""
-    bits = torch.zeros(40, 60, dtype=torch.bool)
-    bits[20:, 55] = True
-    monkeypatch.setattr(torch.Tensor, "unique", lambda key, return_inverse: (key[:1], torch.zeros_like(key)))
-    assert distinct_rows(bits) is None
-
-
-@pytest.mark.parametrize("channels", [4, 10])
-@pytest.mark.parametrize("conv_arch", [[(5, 3, 1)], [(5, 4, 3), (3, 2, 1)]], ids=str)
-def test_boards_of_few_patches_give_the_same(channels: int, conv_arch: Any) -> None:
-    torch.manual_seed(0)
-    architecture = ConvMlp(spaces.Box(0, 1, (10, 10, channels), bool), 3, [6], conv_arch=conv_arch)
+    shape = (10, 10, 4) if channels_last else (4, 10, 10)
+    architecture = ConvMlp(
+        spaces.Box(0, 1, shape, bool), 3, [32], conv_arch=conv_arch, channels_last=channels_last, norm=norm
+    )
     networks = QEnsemble(architecture, 4)
-    boards = torch.rand(20, 10, 10, channels) > 0.997
-    features = architecture.features(boards)
-    few, plain = architecture.inputs_of_many(features), architecture.inputs(features)
-    assert isinstance(few, Distinct)
-    assert few.rows.shape[1] < plain[0, ..., 0].numel() / 2
-    torch.testing.assert_close(architecture.hidden(networks.weights, few), architecture.hidden(networks.weights, plain))
-    diverse = architecture.inputs_of_many(architecture.features(torch.rand(20, 10, 10, channels) > 0.5))
-    assert isinstance(diverse, torch.Tensor)
+    with torch.no_grad():
+        for weight in networks.weights.values():
+            weight += 0.5 * torch.randn_like(weight)
+    boards = torch.rand(20, *shape) > 0.8
+    expected = networks(boards).detach()
+    for seen in (boards, boards.float()):
+        found = architecture.frozen_q_values(networks.weights, seen)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from staq.networks import kernels
 from staq.networks.architecture import OUTPUT_WEIGHT
-from staq.networks.conv_mlp import ConvMlp, affine, rectified
+from staq.networks.conv_mlp import ConvMlp, affine, dense
 from staq.networks.ensemble import QEnsemble
 from staq.networks.gradients import BitConvolution, ClosedForm, Convolution
 from staq.policy_improvement.q_stack import QStack
@@ -30,28 +30,29 @@ def forget_what_was_loaded() -> Iterator[None]:
 
 @pytest.fixture
 def compiler() -> None:
-    if kernels.load("bit_patches") is None:
+    if kernels.load("bit_boards") is None:
         pytest.skip("there is no C compiler")
 
 
-def networks(n: int, shape: tuple[int, int, int], kernel: int = 3) -> QEnsemble:
+def networks(n: int, shape: tuple[int, int, int], kernel: int = 3, **arguments: Any) -> QEnsemble:
     torch.manual_seed(0)
     space = spaces.Box(0, 1, shape, dtype=bool)  # type: ignore[arg-type]
-    made = QEnsemble(ConvMlp(space, 3, net_arch=[16], conv_arch=[(16, kernel, 1)]), n)
+    made = QEnsemble(ConvMlp(space, 3, net_arch=[16], conv_arch=[(16, kernel, 1)], **arguments), n)
     with torch.no_grad():
         made.weights[OUTPUT_WEIGHT].normal_()
     return made
 
 
-def found(ensemble: QEnsemble, kind: type, features: torch.Tensor, error: torch.Tensor) -> dict[str, torch.Tensor]:
+def found(ensemble: QEnsemble, kind: type, boards: torch.Tensor, error: torch.Tensor) -> dict[str, torch.Tensor]:
     """Outputs and gradients, by a first layer of a kind."""
     closed = ClosedForm(ensemble, BATCH)
     assert type(closed.layers[0]) is kind
-    outputs = {"outputs": closed.forward(features).clone()}
+    outputs = {"outputs": closed.forward(boards).clone()}
     closed.backward(error)
     return outputs | {name: w.grad.clone() for name, w in ensemble.weights.items() if w.grad is not None}
 
 
+@pytest.mark.parametrize("norm", [None, "layer"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("n_networks", [1, 2, 5])
 @pytest.mark.parametrize(
@@ -59,18 +60,18 @@ def found(ensemble: QEnsemble, kind: type, features: torch.Tensor, error: torch.
     [((10, 10, 4), 3), ((10, 10, 7), 3), ((10, 10, 10), 3), ((3, 5, 1), 1), ((9, 8, 2), 8), ((6, 6, 14), 6)],
 )
 def test_sums_over_set_bits_are_the_product(
-    shape: tuple[int, int, int], kernel: int, n_networks: int, threads: int, compiler: None, monkeypatch: Any
+    shape: tuple[int, int, int], kernel: int, n_networks: int, threads: int, norm: Any, compiler: None, monkeypatch: Any
 ) -> None:
-    """Patches of 1 to 504 bits, of whole words and not, of many bits and of none."""
+    """Boards of 15 to 1,000 bits, of whole words and not, of many bits and of none; with layer norm and without."""
     torch.set_num_threads(threads)
-    ensemble, reference = networks(n_networks, shape, kernel), networks(n_networks, shape, kernel)
+    ensemble, reference = (networks(n_networks, shape, kernel, norm=norm) for _ in range(2))
     boards = torch.rand(BATCH, *shape) < torch.rand(BATCH, 1, 1, 1)
     boards[0], boards[1] = False, True
-    features, error = ensemble.architecture.features(boards), torch.randn(n_networks, 3, BATCH)
-    ours = found(ensemble, BitConvolution, features, error)
+    error = torch.randn(n_networks, 3, BATCH)
+    ours = found(ensemble, BitConvolution, boards, error)
     kernels.load.cache_clear()
     monkeypatch.setenv("STAQ_COMPILE", "0")
-    plain = found(reference, Convolution, features, error)
+    plain = found(reference, Convolution, boards, error)
     assert ours.keys() == plain.keys()
     for name, expected in plain.items():
         torch.testing.assert_close(ours[name], expected, rtol=1e-4, atol=1e-4, msg=name)
@@ -80,8 +81,7 @@ def test_what_is_not_a_number_is_not_hidden(compiler: None) -> None:
     ensemble = networks(2, (10, 10, 4))
     with torch.no_grad():
         ensemble.weights["conv.0.weight"][1] = torch.nan
-    features = ensemble.architecture.features(torch.ones(BATCH, 10, 10, 4, dtype=torch.bool))
-    outputs = ClosedForm(ensemble, BATCH).forward(features)
+    outputs = ClosedForm(ensemble, BATCH).forward(torch.ones(BATCH, 10, 10, 4, dtype=torch.bool))
     assert outputs[0].isfinite().all()
     assert outputs[1].isnan().all()
 
@@ -93,9 +93,7 @@ def test_boards_that_were_normalised_are_multiplied(compiler: None) -> None:
     bits = torch.rand(BATCH, 10, 10, 4) > 0.7
     for boards in (bits, bits.float() - 0.3, ~bits):
         expected = ensemble(boards).detach()
-        torch.testing.assert_close(
-            closed.forward(ensemble.architecture.features(boards)), expected, rtol=1e-4, atol=1e-5
-        )
+        torch.testing.assert_close(closed.forward(boards), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 10, 17, 50, 256])
@@ -107,14 +105,16 @@ def test_a_layer_of_many_networks_is_the_product(rows: int, inputs: int, outputs
     for n_inputs, threads in ((1, 1), (3, 2), (3, 4)):
         torch.set_num_threads(threads)
         x = torch.randn(n_inputs, rows, inputs)
-        torch.testing.assert_close(rectified(weight, bias, x), affine(weight, bias, x).relu(), rtol=1e-4, atol=1e-5)
+        expected = affine(weight, bias, x)
+        torch.testing.assert_close(dense(weight, bias, x, rectify=False), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(dense(weight, bias, x, rectify=True), expected.relu(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_layer_hides_nothing_and_refuses_nothing(compiler: None) -> None:
     """Not what is no number; not widths, types and orders that the kernel does not know."""
     weight, bias, x = torch.randn(3, 8, 64), torch.randn(3, 64), torch.randn(1, 7, 8)
     weight[1, 0, 5] = torch.nan
-    found = rectified(weight, bias, x)
+    found = dense(weight, bias, x, rectify=True)
     assert found[1, :, 5].isnan().all()
     assert found.isnan().sum() == 7
     weight[1, 0, 5] = 1.0
@@ -124,7 +124,7 @@ def test_a_layer_hides_nothing_and_refuses_nothing(compiler: None) -> None:
         (weight.mT.contiguous().mT, bias, x),
         (weight, bias, x.mT.contiguous().mT),
     ):
-        torch.testing.assert_close(rectified(*other), affine(*other).relu())
+        torch.testing.assert_close(dense(*other, rectify=True), affine(*other).relu())
 
 
 def test_the_stack_is_the_same_policy_without_it(compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +140,9 @@ def test_the_stack_is_the_same_policy_without_it(compiler: None, monkeypatch: py
     torch.testing.assert_close(ours, stack.accumulated(boards), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("other", [(8, 3, 1), (16, 9, 1)])
+@pytest.mark.parametrize("other", [(8, 3, 1), (16, 3, 2)])
 def test_other_layers_are_left_to_pytorch(other: tuple[int, int, int], compiler: None) -> None:
-    """Of other than 16 filters, or of patches that are too long."""
+    """Of other than 16 filters, or of another stride."""
     space = spaces.Box(0, 1, (10, 10, 13), dtype=bool)  # type: ignore[arg-type]
     closed = ClosedForm(QEnsemble(ConvMlp(space, 3, net_arch=[16], conv_arch=[other]), 2), BATCH)
     assert type(closed.layers[0]) is Convolution
@@ -158,14 +158,14 @@ def test_without_a_compiler_pytorch_does_it(
     boards = torch.rand(BATCH, 10, 10, 4) > 0.7
     closed = ClosedForm(ensemble, BATCH)
     assert type(closed.layers[0]) is Convolution
-    torch.testing.assert_close(closed.forward(ensemble.architecture.features(boards)), ensemble(boards).detach())
+    torch.testing.assert_close(closed.forward(boards), ensemble(boards).detach())
 
 
 def test_nowhere_to_write_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "not a folder"
     file.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(file))
-    assert kernels.load("bit_patches") is None
+    assert kernels.load("bit_boards") is None
 
 
 def test_it_is_compiled_once(compiler: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,13 +175,13 @@ def test_it_is_compiled_once(compiler: None, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(kernels, "_compile", lambda *a: compiled.append(a) or compile_(*a))
     for _ in range(2):
         kernels.load.cache_clear()
-        assert kernels.load("bit_patches") is not None
+        assert kernels.load("bit_boards") is not None
     assert len(compiled) == 1
     assert [path.suffix for path in (tmp_path / "staq").iterdir()] == [".so"]
 
 
 def test_another_machine_gets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Path(kernels.__file__).with_name("bit_patches.c")
+    source = Path(kernels.__file__).with_name("bit_boards.c")
     ours = kernels._fingerprint(source, "/usr/bin/cc")
     assert ours == kernels._fingerprint(source, "/usr/bin/cc")
     monkeypatch.setattr("platform.platform", lambda: "another")
@@ -191,8 +191,8 @@ def test_another_machine_gets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_threads_give_the_same_numbers(compiler: None) -> None:
     torch.set_num_threads(2)
     ensemble = networks(2, (10, 10, 4))
-    features = ensemble.architecture.features(torch.rand(BATCH, 10, 10, 4) > 0.7)
+    boards = torch.rand(BATCH, 10, 10, 4) > 0.7
     error = torch.randn(2, 3, BATCH)
-    first, second = (found(ensemble, BitConvolution, features, error) for _ in range(2))
+    first, second = (found(ensemble, BitConvolution, boards, error) for _ in range(2))
     for name, values in first.items():
         np.testing.assert_array_equal(values, second[name], err_msg=name)

@@ -45,7 +45,7 @@ def improve(update: Actor, critics: QEnsemble) -> LogitsChange:
         obs,
         lambda: critics(obs).mean(0).t(),
         lambda: update.log_policy(obs).float(),
-        lambda n: torch.randint(len(obs), (n, 24), generator=GENERATOR),
+        lambda n: torch.randint(len(obs), (n or 1, 24), generator=GENERATOR),
     )
     return update.improve(critics, states, STEP)
 

@@ -15,8 +15,11 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
+import torch
+
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 """OpenMP's threads are PyTorch's: both link to the one runtime that is already loaded."""
 TIMEOUT = 60
 
@@ -35,6 +38,19 @@ def load(name: str) -> ctypes.CDLL | None:
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError):  # no right to write, no OpenMP, a compiler of another kind
         return None
+
+
+def call(function: Any, *arguments: Any) -> None:
+    """Calls a kernel's function, with tensors by their addresses and sizes as C's long."""
+    function(*map(_as_argument, arguments))
+
+
+def _as_argument(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return ctypes.c_void_p(value.data_ptr())
+    if isinstance(value, float):
+        return ctypes.c_float(value)
+    return ctypes.c_long(value) if isinstance(value, (int, bool)) else value
 
 
 def available() -> bool:

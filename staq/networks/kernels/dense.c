@@ -1,5 +1,6 @@
-/* A layer of many networks for few observations: y = max(0, x · weight + bias). A library's matrix product first copies the
-   weights into an order of its own, which pays when they meet many rows; here they meet some fifty, once per acting step.
+/* A layer of many networks for few observations: y = x · weight + bias, or its positive part. A library's matrix product
+   first copies the weights into an order of its own, which pays when they meet many rows; here they meet some fifty,
+   once per acting step.
 
    x       [networks, rows, inputs], or [1, rows, inputs] for all
    weight  [networks, inputs, outputs], bias [networks, outputs], with a multiple of 32 outputs
@@ -22,13 +23,13 @@ typedef float floats __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t choices __attribute__((vector_size(4 * LANES), aligned(4)));
 
 /* What is not a number counts as positive, as it does in PyTorch: it must not go unnoticed. */
-INLINE void store_rectified(float *place, floats value) {
-    *(floats *)place = (floats)((choices)value & ~(value <= 0));
+INLINE void store(float *place, floats value, int rectify) {
+    *(floats *)place = rectify ? (floats)((choices)value & ~(value <= 0)) : value;
 }
 
 /* COLUMNS outputs for a few rows. Meanwhile the weights of the COLUMNS that come next are fetched. */
 INLINE void block(const float *x, long inputs, const float *weight, long outputs, const float *bias, float *y, int rows,
-                  int fetch) {
+                  int fetch, int rectify) {
     floats sums[ROWS][2];
     for (int row = 0; row < rows; row++) {
         sums[row][0] = *(const floats *)bias;
@@ -46,14 +47,14 @@ INLINE void block(const float *x, long inputs, const float *weight, long outputs
         }
     }
     for (int row = 0; row < rows; row++) {
-        store_rectified(y + row * outputs, sums[row][0]);
-        store_rectified(y + row * outputs + LANES, sums[row][1]);
+        store(y + row * outputs, sums[row][0], rectify);
+        store(y + row * outputs + LANES, sums[row][1], rectify);
     }
 }
 
-void rectified(const float *x, int shared, long networks, long rows, long inputs, long outputs, const float *weight,
-               const float *bias, float *y, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
+void dense(const float *x, long shared, long networks, long rows, long inputs, long outputs, const float *weight,
+           const float *bias, float *y, long rectify, long threads) {
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
     for (long n = 0; n < networks; n++)
         for (long column = 0; column < outputs; column += COLUMNS) {
             const float *seen = shared ? x : x + n * rows * inputs, *b = bias + n * outputs + column;
@@ -61,9 +62,9 @@ void rectified(const float *x, int shared, long networks, long rows, long inputs
             float *out = y + n * rows * outputs + column;
             long row = 0;
             for (; row + ROWS <= rows; row += ROWS)
-                block(seen + row * inputs, inputs, w, outputs, b, out + row * outputs, ROWS, row == 0);
+                block(seen + row * inputs, inputs, w, outputs, b, out + row * outputs, ROWS, row == 0, rectify);
             for (; row + ROWS / 2 <= rows; row += ROWS / 2)
-                block(seen + row * inputs, inputs, w, outputs, b, out + row * outputs, ROWS / 2, 0);
-            for (; row < rows; row++) block(seen + row * inputs, inputs, w, outputs, b, out + row * outputs, 1, 0);
+                block(seen + row * inputs, inputs, w, outputs, b, out + row * outputs, ROWS / 2, 0, rectify);
+            for (; row < rows; row++) block(seen + row * inputs, inputs, w, outputs, b, out + row * outputs, 1, 0, rectify);
         }
 }

@@ -1,0 +1,98 @@
+"""StaQ on λ-returns with M networks on its stack, timed phase by phase.
+
+    python -m benchmarks.lambda_returns MinAtar/Breakout-v1 --memory-size 1
+
+The last line is JSON: milliseconds per environment step of each phase, and the peak memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+
+from staq import StaQ
+from staq.cli import presets
+from staq.envs.make import make_envs
+from staq.experiments.timing import keep_phases, peak_memory
+from staq.networks.ensemble import QEnsemble
+
+N_ENVS, N_STEPS, EPOCHS, MINIBATCH = 128, 32, 2, 128
+"""Of the preset minatar-lambda, for those it is compared with."""
+ITERATIONS = 10
+
+
+class Stopwatch(VecEnvWrapper):
+    """Says how much of a time was spent in the environments."""
+
+    def __init__(self, venv: VecEnv) -> None:
+        super().__init__(venv)
+        self.seconds = 0.0
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_wait(self) -> Any:
+        raise NotImplementedError  # step does it
+
+    def step(self, actions: np.ndarray) -> Any:
+        start = time.perf_counter()
+        found = self.venv.step(actions)
+        self.seconds += time.perf_counter() - start
+        return found
+
+    @contextmanager
+    def timed(self) -> Iterator[dict[str, float]]:
+        """Fills in milliseconds per step of one rollout."""
+        found: dict[str, float] = {}
+        start, self.seconds = time.perf_counter(), 0.0
+        yield found
+        per_step = 1000 / (N_ENVS * N_STEPS)
+        found["env"] = per_step * self.seconds
+        found["outside"] = per_step * (time.perf_counter() - start) - found["env"]
+
+
+def full_model(env_id: str, memory_size: int) -> StaQ:
+    """As it is deep in a run: M untrained networks on the stack."""
+    preset = presets.for_environment(env_id, evaluation="lambda")
+    settings = preset.hyperparameters | {"memory_size": memory_size, "seed": 0, "device": "cpu"}
+    model = StaQ(preset.policy, Stopwatch(make_envs(env_id, preset.n_envs)), **settings)
+    assert (preset.n_envs, model.policy_update_interval) == (N_ENVS, N_ENVS * N_STEPS)
+    stack: Any = model.policy.improvement
+    untrained = (QEnsemble(model.policy.architecture, model.shared.n_critics).weights for _ in range(memory_size))
+    decay = [model.step_size.beta**age for age in reversed(range(memory_size))]
+    stack.stack.restore(memory_size, decay, stack.stack.prefactor, untrained)
+    return model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("env")
+    parser.add_argument("--memory-size", type=int, default=1)
+    options = parser.parse_args()
+    model = full_model(options.env, options.memory_size)
+    envs, phases, steps = model.env, keep_phases(model), N_ENVS * N_STEPS
+    assert isinstance(envs, Stopwatch)
+    found = []
+    for _ in range(ITERATIONS + 1):
+        with envs.timed() as times:
+            model.learn(steps, reset_num_timesteps=model.iteration == 0, log_interval=None)
+        parts = {phase: 1000 * seconds / steps for phase, seconds in phases[-1].items()}
+        acting = parts.pop("collect") - times["env"]
+        parts = {"env": times["env"], "acting": acting, **parts}
+        found.append(parts | {"rest": times["env"] + times["outside"] - sum(parts.values())})
+    ms = {part: statistics.median(times[part] for times in found[1:]) for part in found[0]}
+    torch.set_num_threads(1)
+    print(json.dumps({"ms": ms, "total_ms": sum(ms.values()), "peak_gb": peak_memory()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Environments stepped one after the other, with nothing beside their own work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import OrderEnforcing
+from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+
+
+class InTurn(DummyVecEnv):
+    """SB3's ``DummyVecEnv`` without its deep copies, which cost as much as half a game of MinAtar.
+
+    What it returns is made anew in every step, so there is nothing to copy.
+    """
+
+    def step_wait(self) -> VecEnvStepReturn:
+        if None not in self.keys:  # observations of several parts
+            return super().step_wait()
+        obs: np.ndarray = self.buf_obs[None].copy()  # type: ignore[index]
+        rewards, dones = self.buf_rews.copy(), self.buf_dones.copy()
+        infos: list[dict[str, Any]] = []
+        for i, (step, action) in enumerate(zip(self._steps, self.actions, strict=True)):
+            seen, rewards[i], terminated, truncated, info = step(action)
+            dones[i] = ended = terminated or truncated
+            info["TimeLimit.truncated"] = truncated and not terminated
+            if ended:
+                info["terminal_observation"] = seen
+                seen, self.reset_infos[i] = self.envs[i].reset()
+            obs[i] = seen
+            infos.append(info)
+        return obs, rewards, dones, infos
+
+    @cached_property
+    def _steps(self) -> list[Callable[[Any], Any]]:
+        return [_innermost(env).step for env in self.envs]
+
+
+def _innermost(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Below the wrappers that only guard the order of calls, which is certain here."""
+    while type(env) is OrderEnforcing:
+        env = env.env
+    return env
