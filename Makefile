@@ -26,7 +26,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)         ## every speed figure, about 20 minutes on an idle machine
+bench: $(READY)         ## every speed figure, about 30 minutes on an idle machine
 	$(BIN)/python -m benchmarks
 
 profile: $(READY)       ## where the time goes, operator by operator

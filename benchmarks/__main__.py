@@ -1,6 +1,6 @@
 """Every speed figure of the project, in one run.
 
-    python -m benchmarks               measures (about 20 minutes), writes benchmarks/results/ and the READMEs' tables
+    python -m benchmarks               measures (about 30 minutes), writes benchmarks/results/ and the READMEs' tables
     python -m benchmarks --show        prints the table of the last run
 
 Leave the machine to itself meanwhile. benchmarks/README.md explains the figures.
@@ -24,13 +24,15 @@ from tqdm import tqdm
 from benchmarks.ablations import ABLATIONS
 from benchmarks.floor import gemm_rate, step_flops
 from benchmarks.growth import draw
-from benchmarks.report import ENVS, markdown, publish, summary
+from benchmarks.report import ENVS, LAMBDA_ENVS, markdown, publish, summary
 from staq.cli.runs import provenance
-from staq.experiments.timing import cpu_name
+from staq.experiments.timing import N_CRITICS, cpu_name
 from staq.networks import kernels
 
 FOLDER = Path(__file__).parent / "results"
 MEMORY_SIZES = (1, 100, 300, 1000)
+LAMBDA_MEMORY_SIZES = (1, 30, 100, 300)
+PLAIN_LAYERS = ("conv2d", "patches")
 ROUNDS = 3
 GROWTH: dict[str, tuple[int, ...]] = {
     "memory-size": (1, 30, 100, 300, 1000),
@@ -61,6 +63,18 @@ def median_of(results: list[dict[str, Any]]) -> dict[str, Any]:
     return median | {"ms": {phase: statistics.median(result["ms"][phase] for result in results) for phase in phases}}
 
 
+def lambda_plan(env_id: str, threads: int) -> list[tuple[str, str, tuple[Any, ...], int]]:
+    """λ-returns with all threads, and with one beside what a user would take instead."""
+    replay = [(f"{env_id} M=1", "scenario", (env_id, "--memory-size", 1), threads)]
+    plan: list[tuple[str, str, tuple[Any, ...], int]] = [] if env_id in ENVS.values() else list(replay)
+    for m in LAMBDA_MEMORY_SIZES:
+        arguments = (env_id, "--memory-size", m, "--iterations", 10 if m == 1 else 3)
+        plan.append((f"{env_id} lambda M={m}", "lambda_returns", arguments, threads))
+    plan.append((f"{env_id} lambda, one thread", "lambda_returns", (env_id,), 1))
+    plan += [(f"{env_id} PQN, {each}", "plain_pqn", (env_id, "--layers", each), 1) for each in PLAIN_LAYERS]
+    return [*plan, (f"{env_id} PPO", "sb3_ppo", (env_id,), 1)]
+
+
 def side_by_side(env_id: str, threads: int) -> dict[str, float]:
     """Environment steps per second of one run with all threads, and of as many runs with one thread each."""
     alone = measure("scenario", env_id, threads=threads)["total_ms"]
@@ -71,15 +85,17 @@ def side_by_side(env_id: str, threads: int) -> dict[str, float]:
 
 
 def run(threads: int) -> dict[str, Any]:
-    plan: list[tuple[str, str, tuple[Any, ...]]] = []
+    plan: list[tuple[str, str, tuple[Any, ...], int]] = []
     for env_id in ENVS.values():
-        plan += [(f"{env_id} M={m}", "scenario", (env_id, "--memory-size", m)) for m in MEMORY_SIZES]
-        plan.append((f"{env_id} plain", "plain", (env_id,)))
-        plan.append((f"{env_id} plain, vmap", "plain", (env_id, "--layers", "vmap")))
-        plan.append((f"{env_id} dqn", "sb3_dqn", (env_id,)))
-        plan += [(f"{env_id} without {name}", "scenario", (env_id, "--without", name)) for name in ABLATIONS]
+        plan += [(f"{env_id} M={m}", "scenario", (env_id, "--memory-size", m), threads) for m in MEMORY_SIZES]
+        plan.append((f"{env_id} plain", "plain", (env_id,), threads))
+        plan.append((f"{env_id} plain, vmap", "plain", (env_id, "--layers", "vmap"), threads))
+        plan.append((f"{env_id} dqn", "sb3_dqn", (env_id,), threads))
+        plan += [(f"{env_id} without {name}", "scenario", (env_id, "--without", name), threads) for name in ABLATIONS]
+    for env_id in LAMBDA_ENVS.values():
+        plan += lambda_plan(env_id, threads)
     rates = [gemm_rate(threads)]
-    found: dict[str, list[dict[str, Any]]] = {label: [] for label, _, _ in plan}
+    found: dict[str, list[dict[str, Any]]] = {label: [] for label, *_ in plan}
     minatar = ENVS["spaceinvaders"]
     # Points of the growth plots that are scenarios of the plan as well.
     planned = {("memory-size", m): f"{minatar} M={m}" for m in MEMORY_SIZES}
@@ -88,7 +104,7 @@ def run(threads: int) -> dict[str, Any]:
     total = ROUNDS * len(plan) + len(set(points) - set(planned)) + 3 * len(ENVS)
     with tqdm(total=total, unit="measurement") as progress:
 
-        def step(label: str, module: str, *arguments: Any) -> dict[str, Any]:
+        def step(label: str, module: str, *arguments: Any, threads: int = threads) -> dict[str, Any]:
             progress.set_description(label)
             result = measure(module, *arguments, threads=threads)
             progress.update()
@@ -96,8 +112,8 @@ def run(threads: int) -> dict[str, Any]:
 
         # Round by round, so that a busy minute of the machine falls on all alike.
         for _ in range(ROUNDS):
-            for label, module, arguments in plan:
-                found[label].append(step(label, module, *arguments))
+            for label, module, arguments, its_threads in plan:
+                found[label].append(step(label, module, *arguments, threads=its_threads))
             rates.append(gemm_rate(threads))
         rows = {label: median_of(results) for label, results in found.items()}
         few: tuple[Any, ...]
@@ -125,6 +141,7 @@ def run(threads: int) -> dict[str, Any]:
         | {"kernels": kernels.available()},
         "calibration": {"peak_gflops": peak / 1e9, "all_gflops": [rate / 1e9 for rate in rates]},
         "ratios": {name: ratios(env_id, rows, peak) for name, env_id in ENVS.items()},
+        "lambda_ratios": {name: lambda_ratios(env_id, rows, peak) for name, env_id in LAMBDA_ENVS.items()},
         "rows": rows,
         "floor_ms": {name: floor(env_id, peak) for name, env_id in ENVS.items()},
         "steps_per_second": pairs,
@@ -151,6 +168,24 @@ def ratios(env_id: str, rows: dict[str, dict[str, Any]], peak: float) -> dict[st
         "m300_over_floor": ms[300] / floor(env_id, peak)["300"],
         "m300_extra_over_row": extra_over_row(300),
         "m1000_extra_over_row": extra_over_row(1000),
+    }
+
+
+def lambda_ratios(env_id: str, rows: dict[str, dict[str, Any]], peak: float) -> dict[str, float]:
+    """What λ-returns come to; above 1 is faster, but for the last two, where below is."""
+    ms = {m: rows[f"{env_id} lambda M={m}"]["total_ms"] for m in LAMBDA_MEMORY_SIZES}
+    alone = rows[f"{env_id} lambda, one thread"]
+    outside = alone["total_ms"] - alone["ms"]["env"]
+
+    def extra_over_row(m: int) -> float:
+        return (ms[m] - ms[1]) / (1000 * step_flops(env_id, m)["stack row"] / N_CRITICS / peak)  # one critic here
+
+    return {
+        "replay_over_lambda": rows[f"{env_id} M=1"]["total_ms"] / ms[1],
+        "pqn_over_lambda": min(rows[f"{env_id} PQN, {each}"]["ms"]["outside"] for each in PLAIN_LAYERS) / outside,
+        "ppo_over_lambda": rows[f"{env_id} PPO"]["ms"]["outside"] / outside,
+        "m100_extra_over_row": extra_over_row(100),
+        "m300_extra_over_row": extra_over_row(300),
     }
 
 

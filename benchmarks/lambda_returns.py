@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from staq import StaQ
@@ -77,12 +76,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env")
     parser.add_argument("--memory-size", type=int, default=1)
+    parser.add_argument("--iterations", type=int, default=ITERATIONS)
     options = parser.parse_args()
     model = full_model(options.env, options.memory_size)
     envs, phases, steps = model.env, keep_phases(model), N_ENVS * N_STEPS
     assert isinstance(envs, Stopwatch)
     found = []
-    for _ in range(ITERATIONS + 1):
+    for _ in range(options.iterations + 1):
         with envs.timed() as times:
             model.learn(steps, reset_num_timesteps=model.iteration == 0, log_interval=None)
         parts = {phase: 1000 * seconds / steps for phase, seconds in phases[-1].items()}
@@ -90,7 +90,6 @@ def main() -> None:
         parts = {"env": times["env"], "acting": acting, **parts}
         found.append(parts | {"rest": times["env"] + times["outside"] - sum(parts.values())})
     ms = {part: statistics.median(times[part] for times in found[1:]) for part in found[0]}
-    torch.set_num_threads(1)
     print(json.dumps({"ms": ms, "total_ms": sum(ms.values()), "peak_gb": peak_memory()}))
 
 

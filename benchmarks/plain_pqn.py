@@ -18,6 +18,7 @@ from torch import nn
 
 from benchmarks.lambda_returns import EPOCHS, ITERATIONS, MINIBATCH, N_ENVS, N_STEPS, Stopwatch
 from staq.envs.make import make_envs
+from staq.experiments.timing import peak_memory
 
 GAMMA, LAMBDA, EPSILON, CLIP, RATE = 0.99, 0.65, 0.05, 10.0, 5e-4
 
@@ -97,7 +98,7 @@ def main() -> None:
             obs = iteration(network, optimizer, envs, obs, generator)
         found.append(times)
     ms = {part: statistics.median(times[part] for times in found[1:]) for part in found[0]}
-    print(json.dumps({"ms": ms, "total_ms": sum(ms.values())}))
+    print(json.dumps({"ms": ms, "total_ms": sum(ms.values()), "peak_gb": peak_memory()}))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,24 @@ from typing import Any
 BEGIN, END = "<!-- speed -->", "<!-- /speed -->"
 
 ENVS = {"spaceinvaders": "MinAtar/SpaceInvaders-v1", "cartpole": "CartPole-v1"}
+LAMBDA_ENVS = {"spaceinvaders": "MinAtar/SpaceInvaders-v1", "breakout": "MinAtar/Breakout-v1"}
+LAMBDA_RATIOS = {
+    "replay_over_lambda": "the paper's evaluation takes … times as long per step, M = 1, all threads",
+    "pqn_over_lambda": "a plain PQN takes … times as long outside of the environments, one thread",
+    "ppo_over_lambda": "SB3's PPO takes … times as long outside of the environments, one thread",
+    "m100_extra_over_row": "M = 100 over M = 1 costs … times its arithmetic",
+    "m300_extra_over_row": "M = 300 over M = 1 costs … times its arithmetic",
+}
+LAMBDA_ROWS = {
+    "λ-returns, M = 1": "lambda M=1",
+    "λ-returns, M = 30": "lambda M=30",
+    "λ-returns, M = 100": "lambda M=100",
+    "λ-returns, M = 300": "lambda M=300",
+    "λ-returns, M = 1, one thread": "lambda, one thread",
+    "a plain PQN by conv2d, one thread": "PQN, conv2d",
+    "a plain PQN by patches, one thread": "PQN, patches",
+    "SB3's PPO, one thread": "PPO",
+}
 RATIOS = {
     "plain_over_m300": "the plain scheme takes … times as long",
     "vmap_over_m300": "the plain scheme by torch.vmap takes … times as long",
@@ -29,6 +47,7 @@ ROWS = {
 }
 
 
+LAMBDA_HEADING = " | ".join(LAMBDA_ENVS.values())
 HEADING, RULE = " | ".join(ENVS.values()), "|---|" + "--:|" * len(ENVS)
 
 
@@ -36,6 +55,12 @@ def summary(results: dict[str, Any]) -> str:
     """The ratios: they travel between machines better than milliseconds do."""
     lines = [f"| StaQ at M = 300 | {HEADING} |", RULE]
     lines += [_line(words, [f"{results['ratios'][name][key]:.2f}" for name in ENVS]) for key, words in RATIOS.items()]
+    if "lambda_ratios" in results:
+        lines += ["", f"| StaQ on λ-returns | {LAMBDA_HEADING} |", RULE]
+        lines += [
+            _line(words, [f"{results['lambda_ratios'][name][key]:.2f}" for name in LAMBDA_ENVS])
+            for key, words in LAMBDA_RATIOS.items()
+        ]
     machine, peak = results["machine"], results["calibration"]["peak_gflops"]
     kernels = "with" if machine["kernels"] else "without"
     rate = f"{machine['threads']} threads, {peak:.0f} GFLOP/s"
@@ -50,6 +75,20 @@ def markdown(results: dict[str, Any]) -> str:
         cells = [rows[f"{env_id} {suffix}"] for env_id in ENVS.values()]
         lines.append(_line(words, [f"{cell['total_ms']:.2f} ({cell['peak_gb']:.2f} GB)" for cell in cells]))
     lines.append(_line("arithmetic floor, M = 300", [f"{floor[name]['300']:.2f}" for name in ENVS]))
+    if "lambda_ratios" in results:
+        lines += [
+            "",
+            f"| µs per environment step: environments + the rest | {LAMBDA_HEADING} |",
+            RULE,
+        ]
+        for words, suffix in LAMBDA_ROWS.items():
+            cells = [rows[f"{env_id} {suffix}"] for env_id in LAMBDA_ENVS.values()]
+            lines.append(_line(words, [_in_two(cell) for cell in cells]))
+        phases = ("env", "acting", "targets", "gradient", "improve", "rest")
+        lines += ["", f"| µs, M = 1, one thread | {LAMBDA_HEADING} |", RULE]
+        for phase in phases:
+            cells = [rows[f"{env_id} lambda, one thread"]["ms"][phase] for env_id in LAMBDA_ENVS.values()]
+            lines.append(_line(phase, [f"{1000 * ms:.1f}" for ms in cells]))
     lines += ["", f"| environment steps per second, M = 300 | {HEADING} |", RULE]
     for words, key in (("one run, all threads", "one_run"), ("a run per thread, together", "one_thread_each")):
         lines.append(_line(words, [f"{results['steps_per_second'][name][key]:.0f}" for name in ENVS]))
@@ -57,6 +96,11 @@ def markdown(results: dict[str, Any]) -> str:
     for name in _ablations(rows):
         lines.append(_line(name, [f"{_share(rows, env_id, name):.2f}" for env_id in ENVS.values()]))
     return "\n".join(lines)
+
+
+def _in_two(row: dict[str, Any]) -> str:
+    env = row["ms"]["env"]
+    return f"{1000 * env:.1f} + {1000 * (row['total_ms'] - env):.1f}"
 
 
 def _ablations(rows: dict[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from stable_baselines3 import PPO
 from benchmarks.lambda_returns import ITERATIONS, N_ENVS, N_STEPS, Stopwatch
 from staq.baselines.networks import small_image
 from staq.envs.make import make_envs
+from staq.experiments.timing import peak_memory
 
 
 def main() -> None:
@@ -39,7 +40,7 @@ def main() -> None:
             model.learn(N_ENVS * N_STEPS, reset_num_timesteps=i == 0, log_interval=None)  # type: ignore[arg-type]
         found.append(times)
     ms = {part: statistics.median(times[part] for times in found[1:]) for part in found[0]}
-    print(json.dumps({"ms": ms, "total_ms": sum(ms.values())}))
+    print(json.dumps({"ms": ms, "total_ms": sum(ms.values()), "peak_gb": peak_memory()}))
 
 
 if __name__ == "__main__":

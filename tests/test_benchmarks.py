@@ -9,11 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.ablations import ABLATIONS
 from benchmarks.floor import gemm_rate, step_flops
+from benchmarks.lambda_returns import EPOCHS, MINIBATCH, N_ENVS, N_STEPS, Stopwatch
+from benchmarks.lambda_returns import full_model as lambda_model_of
 from benchmarks.plain import phases
+from benchmarks.plain_pqn import Network, iteration
 from benchmarks.report import BEGIN, END, markdown, publish, summary
+from staq.envs.make import make_envs
 from staq.experiments.timing import dqn_like_staq, dqn_ms
 
 ROOT = Path(__file__).parent.parent
@@ -37,6 +42,25 @@ def test_the_plain_scheme_runs(layers: str) -> None:
 def test_dqn_runs_and_the_peak_is_found() -> None:
     assert dqn_ms(dqn_like_staq("MinAtar/Breakout-v1"), steps=5, samples=1) > 0
     assert gemm_rate(1) > 1e8
+
+
+@pytest.mark.parametrize("layers", ["conv2d", "patches"])
+def test_the_plain_pqn_learns(layers: str) -> None:
+    """A rollout and its passes: every weight moves, and the environments' time is told from the rest."""
+    envs, generator = Stopwatch(make_envs("MinAtar/Breakout-v1", N_ENVS)), torch.Generator().manual_seed(0)
+    network = Network((10, 10, 4), 3, layers)
+    before = {name: w.detach().clone() for name, w in network.named_parameters()}
+    with envs.timed() as times:
+        iteration(network, torch.optim.RAdam(network.parameters()), envs, np.asarray(envs.reset()), generator)
+    assert not any(torch.equal(before[name], w) for name, w in network.named_parameters())
+    assert 0 < times["env"] < times["outside"]
+
+
+def test_the_lambda_scenario_is_the_presets() -> None:
+    model = lambda_model_of("MinAtar/Breakout-v1", 3)
+    model.learn(N_ENVS * N_STEPS)
+    assert (model.n_epochs, model.batch_size) == (EPOCHS, MINIBATCH)  # type: ignore[attr-defined]
+    assert len(model.policy.improvement.stack) == 3  # type: ignore[arg-type]
 
 
 def test_the_readmes_have_the_last_figures() -> None:
