@@ -44,6 +44,16 @@ def weight_gradients(
     return total[:, :-1], total[:, -1]
 
 
+def reached(boards: torch.Tensor, size: int) -> torch.Tensor:
+    """Whether any bit of each patch is set. [B, H, W, C] → uint8 [B, H'·W']"""
+    kernel, boards = kernels.load("bit_boards"), boards.contiguous()
+    n, height, width, _ = boards.shape
+    found = torch.empty(n, (height - size + 1) * (width - size + 1), dtype=torch.uint8)
+    assert kernel is not None
+    kernels.call(kernel.reached, boards, *boards.shape, size, found, torch.get_num_threads())
+    return found
+
+
 def _call(
     function: str, boards: torch.Tensor, size: int, weight: torch.Tensor, *arguments: torch.Tensor | bool
 ) -> None:

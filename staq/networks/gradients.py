@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from staq.networks import bit_boards
+from staq.networks import bit_boards, board_layer
 from staq.networks.conv_mlp import ConvMlp
 from staq.networks.ensemble import QEnsemble
 from staq.networks.layer_norm import RectifiedNorm
@@ -89,7 +90,7 @@ class ClosedForm:
         layers: list[HiddenLayer] = []
         seen = self.rows
         for name in ensemble.architecture.trunk_shapes:
-            layers.append(_layer(ensemble, name, seen, self.n_chunks))
+            layers.append(_layer(ensemble, name, seen, self.n_chunks, layers[-1] if layers else None))
             seen = layers[-1].activation
         self.layers, self.first = layers, layers[0] if layers else None
         self.weight, bias, self.weight_grad, self.bias_grad = _with_gradient(ensemble, "output")
@@ -122,12 +123,12 @@ class ClosedForm:
     def backward(self, error: torch.Tensor) -> None:
         torch.sum(error, -1, out=self.bias_grad)
         torch.bmm(error, self.hidden, out=self.weight_grad)
-        above, weight = error.transpose(1, 2), self.weight  # [E, B, A], [E, A, H]
-        for i in range(len(self.layers) - 1, -1, -1):
-            layer = self.layers[i]
-            torch.bmm(above, weight, out=layer.error.view(*above.shape[:2], -1))
-            layer.backward()
-            above, weight = layer.error, layer.weight_as_rows
+        if self.layers:
+            last = self.layers[-1].error
+            torch.bmm(error.transpose(1, 2), self.weight, out=last.view(*last.shape[:1], error.shape[-1], -1))
+        for below, layer in reversed(list(itertools.pairwise([None, *self.layers]))):
+            assert layer is not None
+            layer.backward(None if below is None else below.error)
 
 
 class HiddenLayer:
@@ -156,18 +157,24 @@ class HiddenLayer:
         else:
             self.norm.forward()
 
-    def backward(self) -> None:
-        """Fills the gradients from ``error``, the loss's derivative by the activation, and makes it that by the sum."""
+    def backward(self, below: torch.Tensor | None) -> None:
+        """Fills the gradients from ``error``, the loss's derivative by the activation, and makes it that by the sum.
+
+        :param below: filled with the derivative by what the layer sees, if anybody asks
+        """
         if self.norm is None:
             # A rectified output is positive where it let its input through.
             torch.ops.aten.threshold_backward.grad_input(self.error, self.activation, 0, grad_input=self.error)
         else:
             self.norm.backward(self.error)
         torch.sum(self.error, 1, out=self.bias_grad)
-        self.weight_gradient()
+        self.pull_back(below)
 
-    def weight_gradient(self) -> None:
+    def pull_back(self, below: torch.Tensor | None) -> None:
+        """From the derivative by the sums to those by the weights and by what is seen."""
         torch.bmm(self.seen_as_columns, self.error, out=self.weight_grad)
+        if below is not None:
+            torch.bmm(self.error, self.weight_as_rows, out=below.view(*self.error.shape[:2], -1))
 
 
 class Convolution(HiddenLayer):
@@ -187,7 +194,7 @@ class Convolution(HiddenLayer):
             torch.addmm(bias, self.seen[0], weight, out=activation)
         self.rectify()
 
-    def weight_gradient(self) -> None:
+    def pull_back(self, below: torch.Tensor | None) -> None:
         """Σ over rows in as many chunks as a convolution has positions: one long sum would keep one core busy."""
         chunks = self.seen[0].view(self.n_chunks, -1, self.seen.shape[-1]).transpose(1, 2)
         for grad, error in zip(self.weight_grad, self.error, strict=True):
@@ -213,9 +220,9 @@ class BitConvolution(Convolution):
         if self.norm is not None:
             self.norm.forward()
 
-    def backward(self) -> None:
+    def backward(self, below: torch.Tensor | None) -> None:
         if self.boards is None:
-            super().backward()
+            super().backward(below)
             return
         if self.norm is not None:
             self.norm.backward(self.error)
@@ -226,8 +233,34 @@ class BitConvolution(Convolution):
         self.bias_grad.copy_(found[1])
 
 
-def _layer(ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int) -> HiddenLayer:
+class BoardLayer(HiddenLayer):
+    """The layer above that: what it sees of empty patches is all alike (``board_layer``)."""
+
+    def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, below: BitConvolution) -> None:
+        super().__init__(ensemble, name, seen)
+        self.below = below
+
+    def forward(self) -> None:
+        if self.below.boards is None:
+            super().forward()
+            return
+        self.reached = bit_boards.reached(self.below.boards, self.below.size)
+        board_layer.sums(self.below.activation, self.reached, self.weight, self.bias, out=self.activation)
+        self.rectify()
+
+    def pull_back(self, below: torch.Tensor | None) -> None:
+        if self.below.boards is None:
+            super().pull_back(below)
+            return
+        assert below is not None
+        seen = self.below.activation
+        board_layer.gradients(seen, self.reached, self.weight, self.error, self.weight_grad, below)
+
+
+def _layer(ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int, below: HiddenLayer | None) -> HiddenLayer:
     if not name.startswith("conv"):
+        if isinstance(below, BitConvolution) and board_layer.suits(ensemble.weights[f"{name}.weight"]):
+            return BoardLayer(ensemble, name, seen, below)
         return HiddenLayer(ensemble, name, seen)
     architecture = ensemble.architecture
     assert isinstance(architecture, ConvMlp)
