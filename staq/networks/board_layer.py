@@ -1,6 +1,11 @@
-"""The layer above a convolution over boards, where empty patches are all alike (``kernels/board_layer.c``)."""
+"""The layer above a convolution over boards, where empty patches are all alike (``kernels/board_layer.c``).
+
+Functions return a call on the tensors they are given, which may then change and be called for again.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
@@ -16,27 +21,28 @@ def suits(weight: torch.Tensor) -> bool:
     return fits and weight.device.type == "cpu" and kernels.load("board_layer") is not None
 
 
-def sums(
-    x: torch.Tensor, reached: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """x W + b, of which nothing is computed twice. [N, B, inputs], [B, places] → [N, B, outputs]"""
-    if out is None:
-        out = weight.new_empty(len(weight), *reached.shape[:1], weight.shape[-1])
-    kernel, sizes = kernels.load("board_layer"), (len(weight), *reached.shape, weight.shape[-1])
-    assert kernel is not None
-    kernels.call(kernel.forward, x, reached, *sizes, weight, bias, out, torch.get_num_threads())
-    return out
+def multiply(
+    x: torch.Tensor, reached: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor
+) -> Callable[[], None]:
+    """out = x W + b, of which nothing is computed twice. [N, B, inputs], [B, places] → [N, B, outputs]"""
+    return _bound("forward", x, reached, weight, bias, out)
 
 
-def gradients(
+def differentiate(
     x: torch.Tensor,
     reached: torch.Tensor,
     weight: torch.Tensor,
     above: torch.Tensor,
     weight_grad: torch.Tensor,
     error: torch.Tensor,
-) -> None:
+) -> Callable[[], None]:
     """Fills the gradient of the weights and the error by x: of patches that are empty at a place, one has the sum."""
+    return _bound("backward", x, reached, weight, above, weight_grad, error)
+
+
+def _bound(
+    function: str, x: torch.Tensor, reached: torch.Tensor, weight: torch.Tensor, *tensors: torch.Tensor
+) -> Callable[[], None]:
     kernel, sizes = kernels.load("board_layer"), (len(weight), *reached.shape, weight.shape[-1])
-    assert kernel is not None
-    kernels.call(kernel.backward, x, reached, *sizes, weight, above, weight_grad, error, torch.get_num_threads())
+    arguments = x, reached, *sizes, weight, *tensors
+    return kernels.bound(getattr(kernel, function), *arguments, torch.get_num_threads())

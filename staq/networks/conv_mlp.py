@@ -98,7 +98,7 @@ class ConvMlp(Architecture):
 
     def inputs_of_many(self, obs: torch.Tensor) -> torch.Tensor:
         """Boards of bits as they are, where there is a kernel that takes them: [B, H, W, C]."""
-        return self.with_channels_last(obs) if self.takes_bits(obs) else self.inputs(obs)
+        return self.with_channels_last(obs).contiguous() if self.takes_bits(obs) else self.inputs(obs)
 
     def takes_bits(self, obs: torch.Tensor) -> bool:
         """Whether the first layer is a convolution that a kernel computes from the bits of boards."""
@@ -132,8 +132,18 @@ class ConvMlp(Architecture):
     def _convolved_bits(self, weights: Weights, boards: torch.Tensor) -> torch.Tensor:
         """The first convolution's activations, not to be differentiated. [B, H, W, C] → [N, B·H'·W', filters]"""
         weight, bias, size = weights["conv.0.weight"], weights["conv.0.bias"], self.conv_arch[0][1]
-        y = bit_boards.convolved(boards, size, weight, bias, rectify=not self.norm)
+        y = weight.new_empty(len(weight), len(boards) * bit_boards.n_places(boards, size), weight.shape[-1])
+        bit_boards.convolve(boards, size, weight, bias, y, rectify=not self.norm)()
         return self._rectified_(weights, "conv.0", y) if self.norm else y
+
+    def _sums_above(self, weights: Weights, boards: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """What the first fully connected layer makes of that. → [N, B, outputs]"""
+        weight, size = weights["mlp.0.weight"], self.conv_arch[0][1]
+        reached = torch.empty(len(boards), bit_boards.n_places(boards, size), dtype=torch.uint8)
+        y = weight.new_empty(len(weight), len(boards), weight.shape[-1])
+        bit_boards.find_reached(boards, size, reached)()
+        board_layer.multiply(x, reached, weight, weights["mlp.0.bias"], y)()
+        return y
 
     def _rectified_(self, weights: Weights, name: str, sums: torch.Tensor) -> torch.Tensor:
         """A layer's activations from its sums, in place, not to be differentiated."""
@@ -155,9 +165,7 @@ class ConvMlp(Architecture):
         x = x.flatten(2)
         for i in range(len(self.net_arch)):
             if i == 0 and boards is not None and self._above_boards and board_layer.suits(weights["mlp.0.weight"]):
-                reached = bit_boards.reached(boards, self.conv_arch[0][1])
-                x = board_layer.sums(x, reached, weights["mlp.0.weight"], weights["mlp.0.bias"])
-                x = self._rectified_(weights, "mlp.0", x)
+                x = self._rectified_(weights, "mlp.0", self._sums_above(weights, boards, x))
             else:
                 x = layer(weights, f"mlp.{i}", x)
         # Without a hidden layer all N networks see the input itself.
@@ -181,7 +189,7 @@ def dense(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, rectify: bo
         return y.relu_() if rectify else y
     y = weight.new_empty(n_networks, x.shape[1], outputs)
     sizes = n_networks, x.shape[1], inputs, outputs
-    kernels.call(kernel.dense, x, len(x) == 1, *sizes, weight, bias, y, rectify, torch.get_num_threads())
+    kernels.bound(kernel.dense, x, len(x) == 1, *sizes, weight, bias, y, rectify, torch.get_num_threads())()
     return y
 
 

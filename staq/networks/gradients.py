@@ -102,7 +102,8 @@ class ClosedForm:
     @torch.no_grad()
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         if isinstance(self.first, BitConvolution) and self.architecture.takes_bits(obs):
-            self.first.boards = self.architecture.with_channels_last(obs)
+            self.first.boards.copy_(self.architecture.with_channels_last(obs))
+            self.first.sees_bits = True
             return self._forward()
         return self.forward_inputs(self.architecture.inputs(obs).view_as(self.rows))
 
@@ -110,7 +111,7 @@ class ClosedForm:
     def forward_inputs(self, rows: torch.Tensor) -> torch.Tensor:
         """The same from what the first layer multiplies. [1, B, ...], or a batch for each [E, B, ...] → [E, A, B]"""
         if isinstance(self.first, BitConvolution):
-            self.first.boards = None
+            self.first.sees_bits = False
         self.rows.copy_(rows)
         return self._forward()
 
@@ -144,7 +145,9 @@ class HiddenLayer:
         self.activation = self.weight.new_empty(*self.seen.shape[:2], outputs)
         self.error = torch.empty_like(self.activation)
         normalised = f"{name}.norm.weight" in ensemble.weights
-        self.norm = RectifiedNorm(self.activation, *_with_gradient(ensemble, f"{name}.norm")) if normalised else None
+        self.norm: RectifiedNorm | None = None
+        if normalised:
+            self.norm = RectifiedNorm(self.activation, self.error, *_with_gradient(ensemble, f"{name}.norm"))
 
     def forward(self) -> None:
         """activation = max(0, seen · weight + bias), or max(0, norm(seen · weight + bias))"""
@@ -166,7 +169,7 @@ class HiddenLayer:
             # A rectified output is positive where it let its input through.
             torch.ops.aten.threshold_backward.grad_input(self.error, self.activation, 0, grad_input=self.error)
         else:
-            self.norm.backward(self.error)
+            self.norm.backward()
         torch.sum(self.error, 1, out=self.bias_grad)
         self.pull_back(below)
 
@@ -206,31 +209,39 @@ class BitConvolution(Convolution):
 
     def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int) -> None:
         super().__init__(ensemble, name, seen, n_chunks)
-        assert isinstance(ensemble.architecture, ConvMlp)
-        self.size = ensemble.architecture.conv_arch[0][1]
-        self.boards: torch.Tensor | None = None
-        """What is seen, unless it is no bits, as under VecNormalize. [B, H, W, C]"""
+        architecture, rectify = ensemble.architecture, self.norm is None
+        assert isinstance(architecture, ConvMlp)
+        self.size = architecture.conv_arch[0][1]
+        board = torch.empty(architecture.observation_space.shape or ())
+        shape = architecture.with_channels_last(board).shape
+        self.boards = torch.empty(seen.shape[1], *shape, dtype=torch.bool)
+        """What is seen, if it is bits. [B, H, W, C]"""
+        self.sees_bits = False
+        """It is not under VecNormalize."""
+        n_networks, inputs, filters = self.weight.shape
+        self.sums = self.weight.new_empty(torch.get_num_threads(), n_networks, inputs + 1, filters)
+        given = self.boards, self.size
+        self._convolve = bit_boards.convolve(*given, self.weight, self.bias, self.activation, rectify)
+        self._differentiate = bit_boards.differentiate(*given, self.activation, self.error, self.sums, rectify)
 
     def forward(self) -> None:
-        if self.boards is None:
+        if not self.sees_bits:
             super().forward()
             return
-        rectify = self.norm is None
-        bit_boards.convolved(self.boards, self.size, self.weight, self.bias, rectify, out=self.activation)
+        self._convolve()
         if self.norm is not None:
             self.norm.forward()
 
     def backward(self, below: torch.Tensor | None) -> None:
-        if self.boards is None:
+        if not self.sees_bits:
             super().backward(below)
             return
         if self.norm is not None:
-            self.norm.backward(self.error)
-        found = bit_boards.weight_gradients(
-            self.boards, self.size, self.weight, self.activation, self.error, rectify=self.norm is None
-        )
-        self.weight_grad.copy_(found[0])
-        self.bias_grad.copy_(found[1])
+            self.norm.backward()
+        self._differentiate()
+        sums = self.sums.sum(0) if len(self.sums) > 1 else self.sums[0]
+        self.weight_grad.copy_(sums[:, :-1])
+        self.bias_grad.copy_(sums[:, -1])
 
 
 class BoardLayer(HiddenLayer):
@@ -239,22 +250,26 @@ class BoardLayer(HiddenLayer):
     def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, below: BitConvolution) -> None:
         super().__init__(ensemble, name, seen)
         self.below = below
+        reached = torch.empty(len(below.boards), bit_boards.n_places(below.boards, below.size), dtype=torch.uint8)
+        given = below.activation, reached, self.weight
+        self._find_reached = bit_boards.find_reached(below.boards, below.size, reached)
+        self._multiply = board_layer.multiply(*given, self.bias, self.activation)
+        self._differentiate = board_layer.differentiate(*given, self.error, self.weight_grad, below.error)
 
     def forward(self) -> None:
-        if self.below.boards is None:
+        if not self.below.sees_bits:
             super().forward()
             return
-        self.reached = bit_boards.reached(self.below.boards, self.below.size)
-        board_layer.sums(self.below.activation, self.reached, self.weight, self.bias, out=self.activation)
+        self._find_reached()
+        self._multiply()
         self.rectify()
 
     def pull_back(self, below: torch.Tensor | None) -> None:
-        if self.below.boards is None:
+        if not self.below.sees_bits:
             super().pull_back(below)
             return
-        assert below is not None
-        seen = self.below.activation
-        board_layer.gradients(seen, self.reached, self.weight, self.error, self.weight_grad, below)
+        assert below is self.below.error
+        self._differentiate()
 
 
 def _layer(ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int, below: HiddenLayer | None) -> HiddenLayer:
