@@ -180,7 +180,7 @@ def folder_of(out: Path, env: str, variant: str, seed: int) -> Path:
 
 
 def _slug(text: str) -> str:
-    plain = text.replace("/", "-").replace("ε_KL", "kl").replace("ε", "eps")
+    plain = text.replace("/", "-").replace("ε_KL", "kl").replace("ε", "eps").replace("η", "eta")
     return re.sub(r"[^A-Za-z0-9.=-]+", "_", plain)
 
 

@@ -1,8 +1,12 @@
-"""Convolutions over boards of bits by a kernel that adds up weights where a bit is set (``kernels/bit_boards.c``)."""
+"""Convolutions over boards of bits by a kernel that adds up weights where a bit is set (``kernels/bit_boards.c``).
+
+Functions return a call on the tensors they are given, which may then change and be called for again.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -17,37 +21,35 @@ def suits(boards: torch.Tensor, filters: int) -> bool:
     return fits and kernels.load("bit_boards") is not None
 
 
-def convolved(
-    boards: torch.Tensor,
-    size: int,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    rectify: bool,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """boards ∗ weight + bias, or its positive part, of N networks. [B, H, W, C] → [N, B·H'·W', 16]"""
-    n, height, width, _ = boards.shape
-    if out is None:
-        out = weight.new_empty(len(weight), n * (height - size + 1) * (width - size + 1), FILTERS)
-    _call("forward", boards, size, weight, weight, bias, out, rectify)
-    return out
+def n_places(boards: torch.Tensor, size: int) -> int:
+    """H'·W', how many patches a board has."""
+    _, height, width, _ = boards.shape
+    return (height - size + 1) * (width - size + 1)
 
 
-def weight_gradients(
-    boards: torch.Tensor, size: int, weight: torch.Tensor, activation: torch.Tensor, error: torch.Tensor, rectify: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of weight and bias, from the error by the activation or, unless it was rectified, by the sums."""
-    n_networks, inputs, filters = weight.shape
-    sums = weight.new_empty(torch.get_num_threads(), n_networks, inputs + 1, filters)
-    _call("backward", boards, size, weight, activation, error, sums, rectify)
-    total = sums.sum(0) if len(sums) > 1 else sums[0]
-    return total[:, :-1], total[:, -1]
+def convolve(
+    boards: torch.Tensor, size: int, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor, rectify: bool
+) -> Callable[[], None]:
+    """out = boards ∗ weight + bias, or its positive part, of N networks. [B, H, W, C] → [N, B·H'·W', 16]"""
+    return _bound("forward", boards, size, len(weight), weight, bias, out, rectify)
 
 
-def _call(
-    function: str, boards: torch.Tensor, size: int, weight: torch.Tensor, *arguments: torch.Tensor | bool
-) -> None:
-    kernel, boards = kernels.load("bit_boards"), boards.contiguous()
-    kernels.call(
-        getattr(kernel, function), boards, *boards.shape, size, len(weight), *arguments, torch.get_num_threads()
-    )
+def differentiate(
+    boards: torch.Tensor, size: int, activation: torch.Tensor, error: torch.Tensor, sums: torch.Tensor, rectified: bool
+) -> Callable[[], None]:
+    """Sums over boards for the gradients, from the error by the activation or, unless it is rectified, by the sums.
+
+    → [threads, N, k·k·C + 1, 16], of the bias last
+    """
+    return _bound("backward", boards, size, len(activation), activation, error, sums, rectified)
+
+
+def find_reached(boards: torch.Tensor, size: int, out: torch.Tensor) -> Callable[[], None]:
+    """Whether any bit of each patch is set. [B, H, W, C] → uint8 [B, H'·W']"""
+    return _bound("reached", boards, size, out)
+
+
+def _bound(function: str, boards: torch.Tensor, *arguments: torch.Tensor | int) -> Callable[[], None]:
+    kernel = kernels.load("bit_boards")
+    assert boards.is_contiguous()
+    return kernels.bound(getattr(kernel, function), boards, *boards.shape, *arguments, torch.get_num_threads())

@@ -14,7 +14,7 @@ from stable_baselines3.common.preprocessing import get_flattened_obs_dim
 from torch import nn
 
 from staq.actions import Factors
-from staq.networks import bit_boards, kernels
+from staq.networks import bit_boards, board_layer, kernels
 from staq.networks.architecture import OUTPUT_BIAS, Architecture, Weights
 from staq.networks.layer_norm import Norm, layer_norm, rectified_norm_
 
@@ -48,6 +48,7 @@ class ConvMlp(Architecture):
         self._rectifies = type(self.activation) is nn.ReLU
         self._activated = torch.relu_ if self._rectifies else self.activation
         self.channels_last = channels_last
+        self._above_boards = len(self.conv_arch) == 1  # a second convolution does not see empty patches
         n_inputs = get_flattened_obs_dim(observation_space)
         self.trunk_shapes: dict[str, tuple[int, int]] = {}  # (inputs, outputs)
         self.first_size: tuple[int, ...] = ()  # height and width of what comes out of the first convolution
@@ -97,7 +98,7 @@ class ConvMlp(Architecture):
 
     def inputs_of_many(self, obs: torch.Tensor) -> torch.Tensor:
         """Boards of bits as they are, where there is a kernel that takes them: [B, H, W, C]."""
-        return self.with_channels_last(obs) if self.takes_bits(obs) else self.inputs(obs)
+        return self.with_channels_last(obs).contiguous() if self.takes_bits(obs) else self.inputs(obs)
 
     def takes_bits(self, obs: torch.Tensor) -> bool:
         """Whether the first layer is a convolution that a kernel computes from the bits of boards."""
@@ -126,24 +127,36 @@ class ConvMlp(Architecture):
 
     def _layer_of_many(self, weights: Weights, name: str, x: torch.Tensor) -> torch.Tensor:
         y = dense(weights[f"{name}.weight"], weights[f"{name}.bias"], x, rectify=not self.norm)
-        if self.norm:
-            return rectified_norm_(y, weights[f"{name}.norm.weight"], weights[f"{name}.norm.bias"])
-        return y
+        return self._rectified_(weights, name, y) if self.norm else y
 
     def _convolved_bits(self, weights: Weights, boards: torch.Tensor) -> torch.Tensor:
         """The first convolution's activations, not to be differentiated. [B, H, W, C] → [N, B·H'·W', filters]"""
         weight, bias, size = weights["conv.0.weight"], weights["conv.0.bias"], self.conv_arch[0][1]
-        y = bit_boards.convolved(boards, size, weight, bias, rectify=not self.norm)
-        if self.norm:
-            return rectified_norm_(y, weights["conv.0.norm.weight"], weights["conv.0.norm.bias"])
+        y = weight.new_empty(len(weight), len(boards) * bit_boards.n_places(boards, size), weight.shape[-1])
+        bit_boards.convolve(boards, size, weight, bias, y, rectify=not self.norm)()
+        return self._rectified_(weights, "conv.0", y) if self.norm else y
+
+    def _sums_above(self, weights: Weights, boards: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """What the first fully connected layer makes of that. → [N, B, outputs]"""
+        weight, size = weights["mlp.0.weight"], self.conv_arch[0][1]
+        reached = torch.empty(len(boards), bit_boards.n_places(boards, size), dtype=torch.uint8)
+        y = weight.new_empty(len(weight), len(boards), weight.shape[-1])
+        bit_boards.find_reached(boards, size, reached)()
+        board_layer.multiply(x, reached, weight, weights["mlp.0.bias"], y)()
         return y
 
+    def _rectified_(self, weights: Weights, name: str, sums: torch.Tensor) -> torch.Tensor:
+        """A layer's activations from its sums, in place, not to be differentiated."""
+        if self.norm:
+            return rectified_norm_(sums, weights[f"{name}.norm.weight"], weights[f"{name}.norm.bias"])
+        return sums.relu_()
+
     def _hidden(self, weights: Weights, inputs: torch.Tensor, layer: Layer) -> torch.Tensor:
-        x = inputs
+        x, boards = inputs, None
         for i in range(len(self.conv_arch)):
             if x.dtype == torch.bool:
                 size: tuple[int, ...] = (len(x), *self.first_size)
-                x = self._convolved_bits(weights, x)
+                boards, x = x, self._convolved_bits(weights, x)
             else:
                 x = patches(x, *self.conv_arch[i][1:]) if i > 0 else x
                 size = x.shape[1:-1]  # (B, H', W')
@@ -151,7 +164,10 @@ class ConvMlp(Architecture):
             x = x.unflatten(1, size)  # [N, B, H', W', filters]
         x = x.flatten(2)
         for i in range(len(self.net_arch)):
-            x = layer(weights, f"mlp.{i}", x)
+            if i == 0 and boards is not None and self._above_boards and board_layer.suits(weights["mlp.0.weight"]):
+                x = self._rectified_(weights, "mlp.0", self._sums_above(weights, boards, x))
+            else:
+                x = layer(weights, f"mlp.{i}", x)
         # Without a hidden layer all N networks see the input itself.
         return x.expand(len(weights[OUTPUT_BIAS]), -1, -1)
 
@@ -173,7 +189,7 @@ def dense(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, rectify: bo
         return y.relu_() if rectify else y
     y = weight.new_empty(n_networks, x.shape[1], outputs)
     sizes = n_networks, x.shape[1], inputs, outputs
-    kernels.call(kernel.dense, x, len(x) == 1, *sizes, weight, bias, y, rectify, torch.get_num_threads())
+    kernels.bound(kernel.dense, x, len(x) == 1, *sizes, weight, bias, y, rectify, torch.get_num_threads())()
     return y
 
 

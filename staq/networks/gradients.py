@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from staq.networks import bit_boards
+from staq.networks import bit_boards, board_layer
 from staq.networks.conv_mlp import ConvMlp
 from staq.networks.ensemble import QEnsemble
 from staq.networks.layer_norm import RectifiedNorm
@@ -89,7 +90,7 @@ class ClosedForm:
         layers: list[HiddenLayer] = []
         seen = self.rows
         for name in ensemble.architecture.trunk_shapes:
-            layers.append(_layer(ensemble, name, seen, self.n_chunks))
+            layers.append(_layer(ensemble, name, seen, self.n_chunks, layers[-1] if layers else None))
             seen = layers[-1].activation
         self.layers, self.first = layers, layers[0] if layers else None
         self.weight, bias, self.weight_grad, self.bias_grad = _with_gradient(ensemble, "output")
@@ -101,7 +102,8 @@ class ClosedForm:
     @torch.no_grad()
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         if isinstance(self.first, BitConvolution) and self.architecture.takes_bits(obs):
-            self.first.boards = self.architecture.with_channels_last(obs)
+            self.first.boards.copy_(self.architecture.with_channels_last(obs))
+            self.first.sees_bits = True
             return self._forward()
         return self.forward_inputs(self.architecture.inputs(obs).view_as(self.rows))
 
@@ -109,7 +111,7 @@ class ClosedForm:
     def forward_inputs(self, rows: torch.Tensor) -> torch.Tensor:
         """The same from what the first layer multiplies. [1, B, ...], or a batch for each [E, B, ...] → [E, A, B]"""
         if isinstance(self.first, BitConvolution):
-            self.first.boards = None
+            self.first.sees_bits = False
         self.rows.copy_(rows)
         return self._forward()
 
@@ -122,12 +124,12 @@ class ClosedForm:
     def backward(self, error: torch.Tensor) -> None:
         torch.sum(error, -1, out=self.bias_grad)
         torch.bmm(error, self.hidden, out=self.weight_grad)
-        above, weight = error.transpose(1, 2), self.weight  # [E, B, A], [E, A, H]
-        for i in range(len(self.layers) - 1, -1, -1):
-            layer = self.layers[i]
-            torch.bmm(above, weight, out=layer.error.view(*above.shape[:2], -1))
-            layer.backward()
-            above, weight = layer.error, layer.weight_as_rows
+        if self.layers:
+            last = self.layers[-1].error
+            torch.bmm(error.transpose(1, 2), self.weight, out=last.view(*last.shape[:1], error.shape[-1], -1))
+        for below, layer in reversed(list(itertools.pairwise([None, *self.layers]))):
+            assert layer is not None
+            layer.backward(None if below is None else below.error)
 
 
 class HiddenLayer:
@@ -143,7 +145,9 @@ class HiddenLayer:
         self.activation = self.weight.new_empty(*self.seen.shape[:2], outputs)
         self.error = torch.empty_like(self.activation)
         normalised = f"{name}.norm.weight" in ensemble.weights
-        self.norm = RectifiedNorm(self.activation, *_with_gradient(ensemble, f"{name}.norm")) if normalised else None
+        self.norm: RectifiedNorm | None = None
+        if normalised:
+            self.norm = RectifiedNorm(self.activation, self.error, *_with_gradient(ensemble, f"{name}.norm"))
 
     def forward(self) -> None:
         """activation = max(0, seen · weight + bias), or max(0, norm(seen · weight + bias))"""
@@ -156,18 +160,24 @@ class HiddenLayer:
         else:
             self.norm.forward()
 
-    def backward(self) -> None:
-        """Fills the gradients from ``error``, the loss's derivative by the activation, and makes it that by the sum."""
+    def backward(self, below: torch.Tensor | None) -> None:
+        """Fills the gradients from ``error``, the loss's derivative by the activation, and makes it that by the sum.
+
+        :param below: filled with the derivative by what the layer sees, if anybody asks
+        """
         if self.norm is None:
             # A rectified output is positive where it let its input through.
             torch.ops.aten.threshold_backward.grad_input(self.error, self.activation, 0, grad_input=self.error)
         else:
-            self.norm.backward(self.error)
+            self.norm.backward()
         torch.sum(self.error, 1, out=self.bias_grad)
-        self.weight_gradient()
+        self.pull_back(below)
 
-    def weight_gradient(self) -> None:
+    def pull_back(self, below: torch.Tensor | None) -> None:
+        """From the derivative by the sums to those by the weights and by what is seen."""
         torch.bmm(self.seen_as_columns, self.error, out=self.weight_grad)
+        if below is not None:
+            torch.bmm(self.error, self.weight_as_rows, out=below.view(*self.error.shape[:2], -1))
 
 
 class Convolution(HiddenLayer):
@@ -187,7 +197,7 @@ class Convolution(HiddenLayer):
             torch.addmm(bias, self.seen[0], weight, out=activation)
         self.rectify()
 
-    def weight_gradient(self) -> None:
+    def pull_back(self, below: torch.Tensor | None) -> None:
         """Σ over rows in as many chunks as a convolution has positions: one long sum would keep one core busy."""
         chunks = self.seen[0].view(self.n_chunks, -1, self.seen.shape[-1]).transpose(1, 2)
         for grad, error in zip(self.weight_grad, self.error, strict=True):
@@ -199,35 +209,73 @@ class BitConvolution(Convolution):
 
     def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int) -> None:
         super().__init__(ensemble, name, seen, n_chunks)
-        assert isinstance(ensemble.architecture, ConvMlp)
-        self.size = ensemble.architecture.conv_arch[0][1]
-        self.boards: torch.Tensor | None = None
-        """What is seen, unless it is no bits, as under VecNormalize. [B, H, W, C]"""
+        architecture, rectify = ensemble.architecture, self.norm is None
+        assert isinstance(architecture, ConvMlp)
+        self.size = architecture.conv_arch[0][1]
+        board = torch.empty(architecture.observation_space.shape or ())
+        shape = architecture.with_channels_last(board).shape
+        self.boards = torch.empty(seen.shape[1], *shape, dtype=torch.bool)
+        """What is seen, if it is bits. [B, H, W, C]"""
+        self.sees_bits = False
+        """It is not under VecNormalize."""
+        n_networks, inputs, filters = self.weight.shape
+        self.sums = self.weight.new_empty(torch.get_num_threads(), n_networks, inputs + 1, filters)
+        given = self.boards, self.size
+        self._convolve = bit_boards.convolve(*given, self.weight, self.bias, self.activation, rectify)
+        self._differentiate = bit_boards.differentiate(*given, self.activation, self.error, self.sums, rectify)
 
     def forward(self) -> None:
-        if self.boards is None:
+        if not self.sees_bits:
             super().forward()
             return
-        rectify = self.norm is None
-        bit_boards.convolved(self.boards, self.size, self.weight, self.bias, rectify, out=self.activation)
+        self._convolve()
         if self.norm is not None:
             self.norm.forward()
 
-    def backward(self) -> None:
-        if self.boards is None:
-            super().backward()
+    def backward(self, below: torch.Tensor | None) -> None:
+        if not self.sees_bits:
+            super().backward(below)
             return
         if self.norm is not None:
-            self.norm.backward(self.error)
-        found = bit_boards.weight_gradients(
-            self.boards, self.size, self.weight, self.activation, self.error, rectify=self.norm is None
-        )
-        self.weight_grad.copy_(found[0])
-        self.bias_grad.copy_(found[1])
+            self.norm.backward()
+        self._differentiate()
+        sums = self.sums.sum(0) if len(self.sums) > 1 else self.sums[0]
+        self.weight_grad.copy_(sums[:, :-1])
+        self.bias_grad.copy_(sums[:, -1])
 
 
-def _layer(ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int) -> HiddenLayer:
+class BoardLayer(HiddenLayer):
+    """The layer above that: what it sees of empty patches is all alike (``board_layer``)."""
+
+    def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, below: BitConvolution) -> None:
+        super().__init__(ensemble, name, seen)
+        self.below = below
+        reached = torch.empty(len(below.boards), bit_boards.n_places(below.boards, below.size), dtype=torch.uint8)
+        given = below.activation, reached, self.weight
+        self._find_reached = bit_boards.find_reached(below.boards, below.size, reached)
+        self._multiply = board_layer.multiply(*given, self.bias, self.activation)
+        self._differentiate = board_layer.differentiate(*given, self.error, self.weight_grad, below.error)
+
+    def forward(self) -> None:
+        if not self.below.sees_bits:
+            super().forward()
+            return
+        self._find_reached()
+        self._multiply()
+        self.rectify()
+
+    def pull_back(self, below: torch.Tensor | None) -> None:
+        if not self.below.sees_bits:
+            super().pull_back(below)
+            return
+        assert below is self.below.error
+        self._differentiate()
+
+
+def _layer(ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int, below: HiddenLayer | None) -> HiddenLayer:
     if not name.startswith("conv"):
+        if isinstance(below, BitConvolution) and board_layer.suits(ensemble.weights[f"{name}.weight"]):
+            return BoardLayer(ensemble, name, seen, below)
         return HiddenLayer(ensemble, name, seen)
     architecture = ensemble.architecture
     assert isinstance(architecture, ConvMlp)

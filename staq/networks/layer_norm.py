@@ -25,7 +25,7 @@ def rectified_norm_(x: torch.Tensor, gain: torch.Tensor, shift: torch.Tensor) ->
     kernel = _kernel(x, gain, shift)
     if kernel is None:
         return layer_norm(x, gain, shift).relu_()
-    kernels.call(kernel.forward, x, gain, shift, None, None, *x.shape, EPSILON, torch.get_num_threads())
+    kernels.bound(kernel.forward, x, gain, shift, None, None, *x.shape, EPSILON, torch.get_num_threads())()
     return x
 
 
@@ -33,23 +33,31 @@ class RectifiedNorm:
     """max(0, layer_norm(x)) in place, and its way back, on buffers that are made once.
 
     :param x: where the layer's sums will be, and its activation afterwards [E, rows, outputs]
+    :param error: where the loss's derivative by the activation will be, and that by the sums afterwards
     :param gain, shift: [E, outputs], and where their gradients go
     """
 
     def __init__(
         self,
         x: torch.Tensor,
+        error: torch.Tensor,
         gain: torch.Tensor,
         shift: torch.Tensor,
         gain_grad: torch.Tensor,
         shift_grad: torch.Tensor,
     ) -> None:
-        self.x, self.gain, self.shift, self.gain_grad, self.shift_grad = x, gain, shift, gain_grad, shift_grad
+        self.x, self.error, self.gain, self.shift = x, error, gain, shift
+        self.gain_grad, self.shift_grad = gain_grad, shift_grad
         self.normalised = torch.empty_like(x)
         self.precision = x.new_empty(*x.shape[:2], 1)
         self.kernel = _kernel(x, gain, shift)
-        self.threads = torch.get_num_threads()
-        self.sums = x.new_empty(self.threads, len(x), 2, x.shape[-1])
+        if self.kernel is not None:
+            threads, precision = torch.get_num_threads(), self.precision
+            self.sums = x.new_empty(threads, len(x), 2, x.shape[-1])
+            there = x, gain, shift, self.normalised, precision, *x.shape, EPSILON, threads
+            back = error, x, self.normalised, precision, gain, self.sums, *x.shape, threads
+            self._forward = kernels.bound(self.kernel.forward, *there)
+            self._backward = kernels.bound(self.kernel.backward, *back)
 
     def forward(self) -> None:
         if self.kernel is None:
@@ -57,12 +65,12 @@ class RectifiedNorm:
             self.normalised, _, self.precision = found
             torch.addcmul(self.shift.unsqueeze(1), self.gain.unsqueeze(1), self.normalised, out=self.x).relu_()
             return
-        buffers = self.x, self.gain, self.shift, self.normalised, self.precision
-        kernels.call(self.kernel.forward, *buffers, *self.x.shape, EPSILON, self.threads)
+        self._forward()
 
-    def backward(self, error: torch.Tensor) -> None:
+    def backward(self) -> None:
         """Makes the loss's derivative by the activation that by the sums, in place."""
         if self.kernel is None:
+            error = self.error
             # A rectified output is positive where it let its input through.
             torch.ops.aten.threshold_backward.grad_input(error, self.x, 0, grad_input=error)
             torch.sum(error * self.normalised, 1, out=self.gain_grad)
@@ -72,9 +80,8 @@ class RectifiedNorm:
             error -= error.mean(-1, keepdim=True)
             error.addcmul_(self.normalised, slope, value=-1).mul_(self.precision)
             return
-        buffers = error, self.x, self.normalised, self.precision, self.gain, self.sums
-        kernels.call(self.kernel.backward, *buffers, *self.x.shape, self.threads)
-        sums = self.sums.sum(0) if self.threads > 1 else self.sums[0]
+        self._backward()
+        sums = self.sums.sum(0) if len(self.sums) > 1 else self.sums[0]
         self.gain_grad.copy_(sums[:, 0])
         self.shift_grad.copy_(sums[:, 1])
 

@@ -38,55 +38,64 @@ class RAdam(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None, max_norm: float = math.inf) -> None:  # type: ignore[override]
         """:param max_norm: to which the gradients of a group are clipped, all together; they themselves are left"""
         assert closure is None
-        for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
-            for weight in weights:
-                if not self.state[weight]:
-                    self.state[weight] = {"exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
+        known: dict[int, _Tensors] = vars(self).setdefault("_tensors", {})  # which is not copied with an optimiser
+        for i, group in enumerate(self.param_groups):
+            if i not in known or not known[i].are_of(group["params"]):
+                known[i] = _Tensors(group["params"], self.state)
+            tensors, (beta1, beta2) = known[i], group["betas"]
             group["n_steps"] += 1
-            t, (beta1, beta2) = group["n_steps"], group["betas"]
-            shortened = rectification(t, beta2)
-            rate = (shortened or 1.0) * group["lr"] / (1 - beta1**t)
-            root = math.sqrt(1 - beta2**t) if shortened else 0.0
-            kernel = kernels.load("adam") if all(map(_suits, weights)) else None
-            if kernel is None:
-                self._step_by_pytorch(weights, group, rate, root, max_norm)
-                continue
-            moments = ([self.state[weight][name] for weight in weights] for name in ("exp_avg", "exp_avg_sq"))
-            tensors = (weights, [weight.grad for weight in weights], *moments)
-            sizes = (ctypes.c_long * len(weights))(*(weight.numel() for weight in weights))
-            scales = (float(max_norm if max_norm < math.inf else 0.0), rate, beta1, beta2, root, group["eps"])
-            kernels.call(kernel.step, len(weights), *map(_addresses, tensors), sizes, *scales, torch.get_num_threads())
+            shortened = rectification(group["n_steps"], beta2)
+            rate = (shortened or 1.0) * group["lr"] / (1 - beta1 ** group["n_steps"])
+            root = math.sqrt(1 - beta2 ** group["n_steps"]) if shortened else 0.0
+            tensors.step(float(max_norm), rate, beta1, beta2, root, group["eps"])
 
-    def _step_by_pytorch(
-        self, weights: list[torch.Tensor], group: dict[str, Any], rate: float, root: float, max_norm: float
-    ) -> None:
-        beta1, beta2 = group["betas"]
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
-        if max_norm < math.inf:
-            norm = torch.nn.utils.get_total_norm(gradients)
-            share = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-            gradients = [gradient * share for gradient in gradients]
-        for weight, gradient in zip(weights, gradients, strict=True):
-            mean, square = self.state[weight]["exp_avg"], self.state[weight]["exp_avg_sq"]
-            mean.lerp_(gradient, 1 - beta1)
-            square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        vars(self).pop("_tensors", None)
+
+
+class _Tensors:
+    """Weights, gradients and their moments: found once, for as long as gradients stay where they are."""
+
+    def __init__(self, params: list[torch.Tensor], state: dict[Any, Any]) -> None:
+        self.grads = [weight.grad for weight in params]
+        self.weights = [weight for weight in params if weight.grad is not None]
+        self.gradients = [weight.grad for weight in self.weights if weight.grad is not None]
+        for weight in self.weights:
+            if not state[weight]:
+                state[weight] = {"exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
+        self.means = [state[weight]["exp_avg"] for weight in self.weights]
+        self.squares = [state[weight]["exp_avg_sq"] for weight in self.weights]
+        every = self.weights, self.gradients, self.means, self.squares
+        suited = all(
+            t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() for ts in every for t in ts
+        )
+        self.kernel = kernels.load("adam") if suited else None
+        n = len(self.weights)
+        addresses = [(ctypes.c_void_p * n)(*(tensor.data_ptr() for tensor in tensors)) for tensors in every]
+        sizes = (ctypes.c_long * n)(*(weight.numel() for weight in self.weights))
+        self.arguments = (ctypes.c_long(n), *addresses, sizes)
+
+    def are_of(self, params: list[torch.Tensor]) -> bool:
+        return all(weight.grad is gradient for weight, gradient in zip(params, self.grads, strict=True))
+
+    def step(self, max_norm: float, rate: float, beta1: float, beta2: float, root: float, epsilon: float) -> None:
+        """:param root: √(1 − β2^t), or 0 for a step along the mean, while there are too few gradients for a variance"""
+        if self.kernel is not None:
+            scales = (max_norm, rate, beta1, beta2, root, epsilon)
+            threads = ctypes.c_long(torch.get_num_threads())
+            self.kernel.step(*self.arguments, *map(ctypes.c_float, scales), threads)
+            return
+        share = (max_norm / (torch.nn.utils.get_total_norm(self.gradients) + 1e-6)).clamp(max=1.0)
+        every = zip(self.weights, self.gradients, self.means, self.squares, strict=True)
+        for weight, gradient, mean, square in every:
+            clipped = gradient * share
+            mean.lerp_(clipped, 1 - beta1)
+            square.mul_(beta2).addcmul_(clipped, clipped, value=1 - beta2)
             if root:
-                weight.addcdiv_(mean, square.sqrt().div_(root).add_(group["eps"]), value=-rate)
-            else:  # too few gradients for a variance: a step along their mean
+                weight.addcdiv_(mean, square.sqrt().div_(root).add_(epsilon), value=-rate)
+            else:
                 weight.sub_(mean, alpha=rate)
-
-
-def _addresses(tensors: Iterable[torch.Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
-    found = [tensor.data_ptr() for tensor in tensors if tensor is not None]
-    return (ctypes.c_void_p * len(found))(*found)
-
-
-def _suits(weight: torch.Tensor) -> bool:
-    return all(
-        t is not None and t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()
-        for t in (weight, weight.grad)
-    )
 
 
 def rectification(t: int, beta2: float) -> float:

@@ -79,13 +79,13 @@ def test_networks_that_nobody_differentiates_give_the_same(conv_arch: Any, chann
     torch.manual_seed(0)
     shape = (10, 10, 4) if channels_last else (4, 10, 10)
     architecture = ConvMlp(
-        spaces.Box(0, 1, shape, bool), 3, [32], conv_arch=conv_arch, channels_last=channels_last, norm=norm
+        spaces.Box(0, 1, shape, bool), 3, [64], conv_arch=conv_arch, channels_last=channels_last, norm=norm
     )
     networks = QEnsemble(architecture, 4)
     with torch.no_grad():
         for weight in networks.weights.values():
             weight += 0.5 * torch.randn_like(weight)
-    boards = torch.rand(20, *shape) > 0.8
+    boards = torch.rand(20, *shape) > 0.95
     expected = networks(boards).detach()
     for seen in (boards, boards.float()):
         found = architecture.frozen_q_values(networks.weights, seen)

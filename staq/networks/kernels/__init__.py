@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,18 @@ def load(name: str) -> ctypes.CDLL | None:
         return None
 
 
-def call(function: Any, *arguments: Any) -> None:
-    """Calls a kernel's function, with tensors by their addresses and sizes as C's long."""
-    function(*map(_as_argument, arguments))
+def bound(function: Any, *arguments: Any) -> Callable[[], None]:
+    """A kernel's function with its arguments, to be called as often as one likes: tensors are known by their addresses.
+
+    Between two large products it is the small things that take time: here they are done once.
+    """
+    converted = tuple(map(_as_argument, arguments))
+
+    def call() -> None:
+        function(*converted)
+
+    call.held = arguments  # type: ignore[attr-defined]  # what the addresses are of
+    return call
 
 
 def _as_argument(value: Any) -> Any:

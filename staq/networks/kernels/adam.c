@@ -39,7 +39,7 @@ void step(long n, float **weights, float **gradients, float **means, float **squ
           float rate, float beta1, float beta2, float root, float epsilon, long threads) {
     float share = 1.0f;
     int unscaled = root == 0;
-    if (longest > 0) {
+    if (longest < INFINITY) {
         float norm = norm_of(n, gradients, sizes, threads);
         share = longest / (norm + 1e-6f) < 1 ? longest / (norm + 1e-6f) : 1.0f;
     }

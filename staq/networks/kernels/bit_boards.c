@@ -130,3 +130,20 @@ void backward(const uint8_t *boards, long n_boards, long height, long width, lon
         }
     }
 }
+
+/* Whether any bit of a patch is set: [boards, outputs] */
+void reached(const uint8_t *boards, long n_boards, long height, long width, long channels, long size, uint8_t *found,
+             long threads) {
+    shape s = {height, width, channels, size, height - size + 1, width - size + 1};
+    long outputs = s.rows * s.columns;
+    memset(found, 0, n_boards * outputs);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long board = 0; board < n_boards; board++) {
+        place set[MAX_INPUTS];
+        int count = set_inputs(boards + board * height * width * channels, s, set);
+        for (int i = 0; i < count; i++) {
+            place p = set[i];
+            FOR_EACH_MEETING(p, s, output, input) found[board * outputs + output] = 1;
+        }
+    }
+}
