@@ -33,6 +33,8 @@ class Rollout:
     :param generator: draws minibatches
     """
 
+    _per_step = ("observations", "accumulated", "q", "actions", "rewards", "terminated", "cut", "fresh")
+
     def __init__(
         self, n_steps: int, n_envs: int, architecture: Architecture, n_epochs: int, generator: torch.Generator
     ) -> None:
@@ -59,7 +61,6 @@ class Rollout:
     def _begin(self) -> None:
         self.length, self.used, self.has_q = 0, False, True
         self._next: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows that were cut, and what followed
-        self._known = 0  # of them the accumulated logits
 
     # ------------------------------------------------------------------ while collecting
 
@@ -114,8 +115,6 @@ class Rollout:
             new = torch.empty(self.capacity, *old.shape[1:], dtype=old.dtype, device=self.device)
             new[: len(old)] = old
             setattr(self, name, new)
-
-    _per_step = ("observations", "accumulated", "q", "actions", "rewards", "terminated", "cut", "fresh")
 
     def complete(self, accumulate: Accumulate) -> None:
         """Evaluates the next states that nobody acted on: here the rollout ends, or is cut."""

@@ -17,10 +17,12 @@ SHORT_OF_SPACE = 200
 FIRST_GUESS = {
     "MinAtar": {"ac": 12.0, "dqn": 4.5, "m-dqn": 5.5, "ppo": 1.0, "trpo": 1.2, "natgrad": 9.0, "staq": 8.0},
     "continuous": {"staq": 6.5},
+    "lambda": {"staq": 0.12},
     "classic": {"ac": 6.0, "dqn": 10.0, "m-dqn": 10.0, "ppo": 1.4, "trpo": 1.4, "natgrad": 5.6, "staq": 3.5},
 }
 """Seconds of one thread per thousand environment steps, before any run of the experiment itself has been timed:
-roughly what CartPole's 200k, HalfCheetah's 300k and Breakout's first 10k steps took with each preset, two at a time."""
+roughly what CartPole's 200k, HalfCheetah's 300k and Breakout's first 10k steps took with each preset, two at a time; with
+λ-returns, what the five games took on average, evaluations included."""
 
 SECONDS_OF_A_TIMING = 35.0
 """Mostly its preparation: a full replay and a full stack."""
@@ -85,7 +87,7 @@ def seconds_left(runs: Sequence[Planned], at_once: int) -> float:
 def first_guess(run: Planned) -> float:
     """Seconds per environment step."""
     kind = "continuous" if run.config.actions else "MinAtar" if run.config.env.startswith("MinAtar") else "classic"
-    known = FIRST_GUESS[kind]
+    known = FIRST_GUESS["lambda" if run.config.hyperparameters.get("evaluation") == "lambda" else kind]
     algo = "ac" if run.config.algo.startswith("ac-") else run.config.algo
     return known.get(algo, known["staq"]) / 1000
 

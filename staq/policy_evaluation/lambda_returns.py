@@ -8,6 +8,7 @@ is known from acting.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -87,7 +88,14 @@ class LambdaReturns(PolicyEvaluation):
     def learning_rate_factor(self, shared: Shared, settings: Settings, progress: Progress) -> float:
         """Linear to 0; a schedule of the user's own stays as it is, unless ``lr_decay_steps`` is given too."""
         if settings.lr_decay_steps is not None:
-            return max(0.0, 1.0 - progress.steps_collected / settings.lr_decay_steps)
+            left = max(0.0, 1.0 - progress.steps_collected / settings.lr_decay_steps)
+            if left == 0.0:
+                warnings.warn(
+                    f"After lr_decay_steps={settings.lr_decay_steps} the learning rate is 0 and nothing is learned any "
+                    "more: raise it.",
+                    stacklevel=2,
+                )
+            return left
         return 1.0 if callable(shared.learning_rate) else progress.remaining
 
     def rollouts(self, settings: Settings) -> int:
