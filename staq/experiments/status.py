@@ -21,8 +21,8 @@ FIRST_GUESS = {
     "classic": {"ac": 6.0, "dqn": 10.0, "m-dqn": 10.0, "ppo": 1.4, "trpo": 1.4, "natgrad": 5.6, "staq": 3.5},
 }
 """Seconds of one thread per thousand environment steps, before any run of the experiment itself has been timed:
-roughly what CartPole's 200k, HalfCheetah's 300k and Breakout's first 10k steps took with each preset, two at a time; with
-λ-returns, what the five games took on average, evaluations included."""
+roughly what CartPole's 200k, HalfCheetah's 300k and Breakout's first 10k steps took with each preset, two at a time;
+with λ-returns, what the five games took on average, evaluations included."""
 
 SECONDS_OF_A_TIMING = 35.0
 """Mostly its preparation: a full replay and a full stack."""
