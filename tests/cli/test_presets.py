@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from staq import registry
 from staq.cli import presets
 from staq.cli.main import main
+from staq.cli.runs import configured
+from staq.policy_evaluation.lambda_returns import LambdaReturns
+from staq.registry import EVALUATIONS
 
 
 @pytest.mark.parametrize("name", presets.names())
@@ -30,6 +34,41 @@ def test_every_preset_loads(name: str) -> None:
 )
 def test_an_environment_finds_its_preset(env_id: str, name: str) -> None:
     assert presets.for_environment(env_id).name == name
+
+
+@pytest.mark.parametrize(
+    ("env_id", "name"),
+    [
+        ("CartPole-v1", "classic-lambda"),
+        ("LunarLander-v3", "lunarlander-lambda"),
+        ("MountainCar-v0", "mountaincar-lambda"),
+        ("MinAtar/Seaquest-v1", "minatar-lambda"),
+        ("FrozenLake-v1", "classic-lambda"),
+        ("HalfCheetah-v5", "mujoco-lambda"),
+    ],
+)
+@pytest.mark.parametrize("algo", ["staq", "natgrad"])
+def test_lambda_returns_have_presets_of_their_own(env_id: str, name: str, algo: str) -> None:
+    assert presets.for_environment(env_id, algo, "lambda").name == name
+
+
+def test_an_evaluation_takes_the_presets_of_what_it_derives_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(LambdaReturns):
+        """Another loss, say."""
+
+    load = registry._loaded
+    monkeypatch.setitem(EVALUATIONS, "mine", "nowhere:Mine")
+    monkeypatch.setattr(registry, "_loaded", lambda home, *a: Mine if home == "nowhere:Mine" else load(home, *a))
+    assert presets.family("mine") == "lambda"
+    assert presets.for_environment("CartPole-v1", evaluation="mine").name == "classic-lambda"
+    assert configured("CartPole-v1", presets.load("classic-lambda"), overrides={"evaluation": "mine"}).n_envs == 64
+
+
+def test_a_preset_of_another_evaluation_is_refused() -> None:
+    with pytest.raises(ValueError, match="classic is for evaluation 'replay', not 'lambda'.*classic-lambda"):
+        configured("CartPole-v1", presets.load("classic"), overrides={"evaluation": "lambda"})
+    with pytest.raises(ValueError, match="'buffer_size' belongs to evaluation='replay'"):
+        configured("CartPole-v1", presets.load("classic-lambda"), overrides={"buffer_size": 100})
 
 
 def test_the_papers_table() -> None:

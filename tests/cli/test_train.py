@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from staq.cli import main as cli
-from staq.cli.runs import Config
+from staq.cli import presets
+from staq.cli.runs import Config, _log_interval, build, configured
 from staq.cli.train import overrides
+from staq.envs.make import make_envs
 from tests.cli.conftest import FAST, train
 
 
@@ -20,6 +22,26 @@ def test_the_preset_is_printed_with_what_was_overridden(capsys: pytest.CaptureFi
     assert "reward_scale             100.0\n" in out
     assert "memory_size              3\n" in out
     assert "kl_weight                20.0   (default)" in out
+
+
+def test_one_option_brings_the_preset_of_lambda_returns(capsys: pytest.CaptureFixture[str]) -> None:
+    """Trained, evaluated, resumed, plotted; with fewer lines in its log than iterations."""
+    words = "train CartPole-v1 --evaluation lambda --out run --threads 1 --eval-episodes 2 --eval-every 8192"
+    assert cli.main([*words.split(), "--timesteps", "16384", "--policy-kwargs", "{net_arch=[16]}"]) == 0
+    out = capsys.readouterr().out
+    assert "preset classic-lambda" in out
+    assert "trace_decay              0.95   (default)" in out
+    assert Config.load(Path("run")).n_envs == 64
+    assert len((Path("run") / "progress.csv").read_text().splitlines()) == 1 + 8
+    assert cli.main(["train", "--resume", "run", "--timesteps", "20480"]) == 0
+    assert cli.main(["eval", "run", "--episodes", "2"]) == 0
+    assert cli.main(["plot", "run"]) == 0
+
+
+def test_the_log_of_short_iterations_has_a_thousand_lines_at_most() -> None:
+    config = configured("CartPole-v1", presets.load("classic-lambda"), timesteps=10_000_000)
+    model = build(config, make_envs("CartPole-v1", 64))
+    assert _log_interval(config, model) == 10_000_000 // 2048 // 1000
 
 
 def test_a_run_is_never_overwritten(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

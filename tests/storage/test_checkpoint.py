@@ -18,7 +18,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from staq import Checkpoints, StaQ, resume
 from staq.storage.atomic_files import DamagedFile
 from staq.storage.checkpoint import newest_state
-from tests.conftest import assert_identical, small_model
+from tests.conftest import assert_identical, lambda_model, small_model
 from tests.storage.conftest import finish
 
 
@@ -175,14 +175,15 @@ import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from staq import Checkpoints, resume
-from tests.conftest import small_model
+from tests.conftest import {make}
 import torch
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
-model = small_model({env!r})
+model = {make}({env!r})
 if any(folder.glob("state-*")):
     resume(model, folder)
-model.learn({total} - model.num_timesteps, reset_num_timesteps=False, callback=Checkpoints(folder))
+saving = Checkpoints(folder, seconds=0.0)
+model.learn({total} - model.num_timesteps, reset_num_timesteps=False, callback=saving)
 """
 
 
@@ -191,11 +192,12 @@ def newest_number(folder: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("make", [small_model, lambda_model])
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "MinAtar/Breakout-v1"])
-def test_kill_9_at_random_moments_loses_at_most_an_iteration(tmp_path: Path, env_id: str) -> None:
+def test_kill_9_at_random_moments_loses_at_most_an_iteration(tmp_path: Path, env_id: str, make: Any) -> None:
     """Ten kills, each some iterations and a random fraction of one after the last; then the run is finished."""
-    total = 24_000
-    script = RUN.format(root=str(Path(__file__).parents[2]), env=env_id, total=total)
+    total = 24_000 if make is small_model else 80_000  # whose iterations are shorter
+    script = RUN.format(root=str(Path(__file__).parents[2]), env=env_id, total=total, make=make.__name__)
     rng, before = np.random.default_rng(0), 0
     for _ in range(10):
         process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
@@ -210,6 +212,6 @@ def test_kill_9_at_random_moments_loses_at_most_an_iteration(tmp_path: Path, env
         before = newest_state(tmp_path)["counters"]["iteration"]
         assert before >= reached, "what was finished before the kill is kept, and whole"
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
-    resumed = resume(small_model(env_id), tmp_path)
+    resumed = resume(make(env_id), tmp_path)
     assert resumed.num_timesteps == total
-    assert_identical(small_model(env_id).learn(total), resumed)
+    assert_identical(make(env_id).learn(total), resumed)
