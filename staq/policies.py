@@ -103,31 +103,9 @@ class StaQPolicy(BasePolicy):
         self.sampling = torch.Generator()
         self.n_critics = n_critics
         self.n_atoms = n_atoms
-        self.architecture: Architecture
-        if net_arch is None:
-            net_arch = self._default_net_arch(observation_space, features_extractor_class)
-        if features_extractor_class is not None:
-            self.architecture = _custom_architecture(
-                observation_space,
-                self.codec.factors,
-                features_extractor_class,
-                features_extractor_kwargs or {},
-                list(net_arch),
-                activation_fn,
-                normalize_images,
-                norm,
-            )
-        else:
-            self.architecture = ConvMlp(
-                observation_space,
-                self.codec.factors,
-                net_arch,
-                activation_fn,
-                self._default_conv_arch(observation_space) if conv_arch is None else conv_arch,
-                _has_channels_last(observation_space) if channels_last is None else channels_last,
-                normalize_images,
-                norm,
-            )
+        self.architecture = self._make_architecture(
+            net_arch, conv_arch, activation_fn, features_extractor_class, features_extractor_kwargs, channels_last, norm
+        )
         self.q_net = QEnsemble(self.architecture, n_critics)
         self.q_net_target = QEnsemble(self.architecture, n_critics).requires_grad_(False)
         self.q_net_target.load_state_dict(self.q_net.state_dict())
@@ -138,6 +116,26 @@ class StaQPolicy(BasePolicy):
         self.optimizer = make_optimizer(self.q_net.parameters())
         if self.improvement.trains:
             self.improvement.optimizer = make_optimizer(self.improvement.parameters())
+
+    def _make_architecture(
+        self,
+        net_arch: Sequence[int] | None,
+        conv_arch: ConvArch | None,
+        activation_fn: type[nn.Module],
+        extractor_class: type[BaseFeaturesExtractor] | None,
+        extractor_kwargs: dict[str, Any] | None,
+        channels_last: bool | None,
+        norm: Norm,
+    ) -> Architecture:
+        space, factors = self.observation_space, self.codec.factors
+        layers = self._default_net_arch(space, extractor_class) if net_arch is None else net_arch
+        last = self.normalize_images, norm
+        if extractor_class is not None:
+            given = space, factors, extractor_class, extractor_kwargs or {}
+            return _custom_architecture(*given, list(layers), activation_fn, *last)
+        convolutions = self._default_conv_arch(space) if conv_arch is None else conv_arch
+        in_the_end = _has_channels_last(space) if channels_last is None else channels_last
+        return ConvMlp(space, factors, layers, activation_fn, convolutions, in_the_end, *last)
 
     def _default_conv_arch(self, space: spaces.Space) -> ConvArch:
         if not self.convolutional:
