@@ -1,6 +1,6 @@
-"""The layer above a convolution over boards, where empty patches are all alike (``kernels/board_layer.c``).
+"""The way back through the layer above a convolution over boards, where empty patches are all alike.
 
-Functions return a call on the tensors they are given, which may then change and be called for again.
+Forward, a plain product is as fast (``kernels/board_layer.c``).
 """
 
 from __future__ import annotations
@@ -21,13 +21,6 @@ def suits(weight: torch.Tensor) -> bool:
     return fits and weight.device.type == "cpu" and kernels.load("board_layer") is not None
 
 
-def multiply(
-    x: torch.Tensor, reached: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor
-) -> Callable[[], None]:
-    """out = x W + b, of which nothing is computed twice. [N, B, inputs], [B, places] → [N, B, outputs]"""
-    return _bound("forward", x, reached, weight, bias, out)
-
-
 def differentiate(
     x: torch.Tensor,
     reached: torch.Tensor,
@@ -36,13 +29,11 @@ def differentiate(
     weight_grad: torch.Tensor,
     error: torch.Tensor,
 ) -> Callable[[], None]:
-    """Fills the gradient of the weights and the error by x: of patches that are empty at a place, one has the sum."""
-    return _bound("backward", x, reached, weight, above, weight_grad, error)
+    """Fills the gradient of the weights and the error by x: of patches that are empty at a place, one has the sum.
 
-
-def _bound(
-    function: str, x: torch.Tensor, reached: torch.Tensor, weight: torch.Tensor, *tensors: torch.Tensor
-) -> Callable[[], None]:
+    → a call on these tensors, which may then change and be called for again
+    """
     kernel, sizes = kernels.load("board_layer"), (len(weight), *reached.shape, weight.shape[-1])
-    arguments = x, reached, *sizes, weight, *tensors
-    return kernels.bound(getattr(kernel, function), *arguments, torch.get_num_threads())
+    assert kernel is not None
+    arguments = x, reached, *sizes, weight, above, weight_grad, error
+    return kernels.bound(kernel.backward, *arguments, torch.get_num_threads())

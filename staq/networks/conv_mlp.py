@@ -14,7 +14,7 @@ from stable_baselines3.common.preprocessing import get_flattened_obs_dim
 from torch import nn
 
 from staq.actions import Factors
-from staq.networks import bit_boards, board_layer, kernels
+from staq.networks import bit_boards, kernels
 from staq.networks.architecture import OUTPUT_BIAS, Architecture, Weights
 from staq.networks.layer_norm import Norm, layer_norm, rectified_norm_
 
@@ -48,7 +48,6 @@ class ConvMlp(Architecture):
         self._rectifies = type(self.activation) is nn.ReLU
         self._activated = torch.relu_ if self._rectifies else self.activation
         self.channels_last = channels_last
-        self._above_boards = len(self.conv_arch) == 1  # a second convolution does not see empty patches
         n_inputs = get_flattened_obs_dim(observation_space)
         self.trunk_shapes: dict[str, tuple[int, int]] = {}  # (inputs, outputs)
         self.first_size: tuple[int, ...] = ()  # height and width of what comes out of the first convolution
@@ -136,15 +135,6 @@ class ConvMlp(Architecture):
         bit_boards.convolve(boards, size, weight, bias, y, rectify=not self.norm)()
         return self._rectified_(weights, "conv.0", y) if self.norm else y
 
-    def _sums_above(self, weights: Weights, boards: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """What the first fully connected layer makes of that. → [N, B, outputs]"""
-        weight, size = weights["mlp.0.weight"], self.conv_arch[0][1]
-        reached = torch.empty(len(boards), bit_boards.n_places(boards, size), dtype=torch.uint8)
-        y = weight.new_empty(len(weight), len(boards), weight.shape[-1])
-        bit_boards.find_reached(boards, size, reached)()
-        board_layer.multiply(x, reached, weight, weights["mlp.0.bias"], y)()
-        return y
-
     def _rectified_(self, weights: Weights, name: str, sums: torch.Tensor) -> torch.Tensor:
         """A layer's activations from its sums, in place, not to be differentiated."""
         if self.norm:
@@ -152,11 +142,11 @@ class ConvMlp(Architecture):
         return sums.relu_()
 
     def _hidden(self, weights: Weights, inputs: torch.Tensor, layer: Layer) -> torch.Tensor:
-        x, boards = inputs, None
+        x = inputs
         for i in range(len(self.conv_arch)):
             if x.dtype == torch.bool:
                 size: tuple[int, ...] = (len(x), *self.first_size)
-                boards, x = x, self._convolved_bits(weights, x)
+                x = self._convolved_bits(weights, x)
             else:
                 x = patches(x, *self.conv_arch[i][1:]) if i > 0 else x
                 size = x.shape[1:-1]  # (B, H', W')
@@ -164,10 +154,7 @@ class ConvMlp(Architecture):
             x = x.unflatten(1, size)  # [N, B, H', W', filters]
         x = x.flatten(2)
         for i in range(len(self.net_arch)):
-            if i == 0 and boards is not None and self._above_boards and board_layer.suits(weights["mlp.0.weight"]):
-                x = self._rectified_(weights, "mlp.0", self._sums_above(weights, boards, x))
-            else:
-                x = layer(weights, f"mlp.{i}", x)
+            x = layer(weights, f"mlp.{i}", x)
         # Without a hidden layer all N networks see the input itself.
         return x.expand(len(weights[OUTPUT_BIAS]), -1, -1)
 

@@ -251,24 +251,17 @@ class BoardLayer(HiddenLayer):
         super().__init__(ensemble, name, seen)
         self.below = below
         reached = torch.empty(len(below.boards), bit_boards.n_places(below.boards, below.size), dtype=torch.uint8)
-        given = below.activation, reached, self.weight
         self._find_reached = bit_boards.find_reached(below.boards, below.size, reached)
-        self._multiply = board_layer.multiply(*given, self.bias, self.activation)
-        self._differentiate = board_layer.differentiate(*given, self.error, self.weight_grad, below.error)
-
-    def forward(self) -> None:
-        if not self.below.sees_bits:
-            super().forward()
-            return
-        self._find_reached()
-        self._multiply()
-        self.rectify()
+        self._differentiate = board_layer.differentiate(
+            below.activation, reached, self.weight, self.error, self.weight_grad, below.error
+        )
 
     def pull_back(self, below: torch.Tensor | None) -> None:
         if not self.below.sees_bits:
             super().pull_back(below)
             return
         assert below is self.below.error
+        self._find_reached()
         self._differentiate()
 
 

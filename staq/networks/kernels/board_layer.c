@@ -1,12 +1,11 @@
-/* The layer above a convolution over boards, of which much is empty. Where a patch is empty, a filter's activation is the
-   same on every board, so that at each place all boards that are empty there count as one: half of the product, or more,
-   is never computed.
+/* The way back through the layer above a convolution over boards, of which much is empty. Where a patch is empty, a
+   filter's activation is the same on every board, so that at each place all boards that are empty there count as one:
+   about half of two products is never computed.
 
-   x        [networks, boards, places, 16], activations of the convolution, and error, the loss's derivative by them
-   reached  [boards, places], whether any bit of the patch is set
-   weight   [networks, places, 16, outputs], with a multiple of 64 outputs; gradient, of the same shape
-   bias     [networks, outputs]
-   y        [networks, boards, outputs], the sums, and above, the loss's derivative by them */
+   x         [networks, boards, places, 16], activations of the convolution, and error, the loss's derivative by them
+   reached   [boards, places], whether any bit of the patch is set
+   weight    [networks, places, 16, outputs], with a multiple of 64 outputs, and gradient, of the same shape
+   above     [networks, boards, outputs], the loss's derivative by the layer's sums */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -18,7 +17,6 @@
 #define LANES 8
 #endif
 #define FILTERS 16
-#define ROWS 4
 #define BLOCK (4 * LANES)
 #define INLINE static inline __attribute__((always_inline))
 
@@ -34,70 +32,6 @@ INLINE long reached_boards(const uint8_t *reached, long n_boards, long places, l
         empty -= !is;
     }
     return count;
-}
-
-/* y += x · weight for some rows of 16 inputs and a block of columns. */
-INLINE void add_products(int rows, const float *const *x, const float *weight, long outputs, float *const *y) {
-    floats sums[ROWS][4];
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < 4; v++) sums[r][v] = *(const floats *)(y[r] + v * LANES);
-    for (int i = 0; i < FILTERS; i++)
-        for (int v = 0; v < 4; v++) {
-            floats w = *(const floats *)(weight + i * outputs + v * LANES);
-            for (int r = 0; r < rows; r++) sums[r][v] += x[r][i] * w;
-        }
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < 4; v++) *(floats *)(y[r] + v * LANES) = sums[r][v];
-}
-
-/* As many boards as leave room for a place's weights in a CPU's nearest cache, beside their own sums. */
-#define CHUNK 32
-
-static void forward_chunk(const float *x, const uint8_t *reached, long n_boards, long places, long outputs,
-                          const float *weight, const float *bias, float *y, float *shared) {
-    int boards[CHUNK];
-    for (long board = 0; board < n_boards; board++) memcpy(y + board * outputs, bias, sizeof(float) * outputs);
-    for (long place = 0; place < places; place++) {
-        long count = reached_boards(reached, n_boards, places, place, boards);
-        const float *w = weight + place * FILTERS * outputs, *rows[ROWS];
-        float *into[ROWS];
-        for (long column = 0; column < outputs; column += BLOCK) {
-            for (long i = 0; i < count; i += ROWS) {
-                int n = count - i < ROWS ? count - i : ROWS;
-                for (int r = 0; r < n; r++) {
-                    rows[r] = x + (boards[i + r] * places + place) * FILTERS;
-                    into[r] = y + boards[i + r] * outputs + column;
-                }
-                switch (n) { /* a constant number is unrolled */
-                    case 4: add_products(4, rows, w + column, outputs, into); break;
-                    case 3: add_products(3, rows, w + column, outputs, into); break;
-                    case 2: add_products(2, rows, w + column, outputs, into); break;
-                    default: add_products(1, rows, w + column, outputs, into);
-                }
-            }
-            if (count < n_boards) {
-                memset(shared + column, 0, sizeof(float) * BLOCK);
-                rows[0] = x + (boards[count] * places + place) * FILTERS, into[0] = shared + column;
-                add_products(1, rows, w + column, outputs, into);
-            }
-        }
-        for (long i = count; i < n_boards; i++)
-            for (long j = 0; j < outputs; j += LANES)
-                *(floats *)(y + boards[i] * outputs + j) += *(floats *)(shared + j);
-    }
-}
-
-void forward(const float *x, const uint8_t *reached, long networks, long n_boards, long places, long outputs,
-             const float *weight, const float *bias, float *y, long threads) {
-    long chunks = (n_boards + CHUNK - 1) / CHUNK;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long job = 0; job < networks * chunks; job++) {
-        float shared[outputs]; /* of the boards that are empty at a place */
-        long n = job / chunks, first = job % chunks * CHUNK, row = n * n_boards + first;
-        forward_chunk(x + row * places * FILTERS, reached + first * places,
-                      n_boards - first < CHUNK ? n_boards - first : CHUNK, places, outputs,
-                      weight + n * places * FILTERS * outputs, bias + n * outputs, y + row * outputs, shared);
-    }
 }
 
 /* gradient = xᵀ · above for 4 inputs and a block of columns, over some rows. */
