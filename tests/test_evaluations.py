@@ -48,7 +48,7 @@ class StopAt(BaseCallback):
     [
         ("CartPole-v1", {"behaviour": "sticky"}),
         ("MinAtar/Breakout-v1", {"rollouts_per_update": 2}),
-        ("Pendulum-v1", {"lr_decay_steps": 900, "n_critics": 2}),
+        ("Pendulum-v1", {"lr_decay_steps": 1500, "n_critics": 2}),
     ],
 )
 @pytest.mark.parametrize("algo", registry.ours())
