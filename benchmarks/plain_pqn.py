@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +60,8 @@ def iteration(
         explores = torch.rand(N_ENVS, generator=generator) < EPSILON
         random = torch.randint(q.shape[1], (N_ENVS,), generator=generator)
         actions = torch.where(explores, random, q.argmax(-1))
-        obs, rewards, dones, _ = envs.step(actions.numpy())
+        found: Any = envs.step(actions.numpy())
+        obs, rewards, dones, _ = found
         stored.append((boards, actions, torch.as_tensor(rewards), torch.as_tensor(dones), q.amax(-1)))
     boards, actions, rewards, dones, best = map(torch.stack, zip(*stored, strict=True))
     with torch.no_grad():

@@ -41,7 +41,7 @@ from staq.hyperparameters import Group, Shared, defaults_of, described, other_de
 from staq.networks.allocation import keep_freed_memory
 from staq.phases import Phases
 from staq.policies import CnnPolicy, MlpPolicy, StaQPolicy
-from staq.policy_evaluation.evaluation import PolicyEvaluation, Progress
+from staq.policy_evaluation.evaluation import PolicyEvaluation, TrainingProgress
 from staq.policy_evaluation.soft_bellman import entropy
 from staq.policy_improvement.improvement import PolicyImprovement
 from staq.policy_improvement.mirror_descent import StepSize, annealed, kl_divergence
@@ -265,7 +265,7 @@ class PolicyMirrorDescent(SB3Interface):
         """SB3's, times what the policy evaluation wants of it: as it was when the iteration began."""
         began = self.num_timesteps - self._steps_in_iteration
         remaining = 1.0 - began / self._total_timesteps
-        progress = Progress(self.steps_collected - self._steps_in_iteration, max(0.0, remaining))
+        progress = TrainingProgress(self.steps_collected - self._steps_in_iteration, max(0.0, remaining))
         factor = self.policy_evaluation.learning_rate_factor(self.shared, self.evaluation_settings, progress)
         rate = factor * self.lr_schedule(self._current_progress_remaining)
         self.logger.record("train/learning_rate", rate)

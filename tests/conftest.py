@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
@@ -74,6 +75,17 @@ def lambda_model(env_id: str = "CartPole-v1", n_envs: int = 4, algorithm: str = 
     if settings["evaluation"] != "lambda":
         del settings["n_epochs"]
     return getattr(staq, algorithm)("CnnPolicy" if images else "MlpPolicy", env, **settings)
+
+
+class StopAt(BaseCallback):
+    """Stops learning at a step, be it in the middle of an iteration."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def _on_step(self) -> bool:
+        return self.num_timesteps < self.step
 
 
 def weights_of(model: PolicyMirrorDescent) -> dict[str, torch.Tensor]:

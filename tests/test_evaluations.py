@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import IdentityEnv
 
 from staq import Checkpoints, StaQ, load_policy, registry, resume
 from staq.networks.optimizer import RAdam
 from staq.registry import ALGORITHMS
-from tests.conftest import Endless, assert_identical, lambda_model, small_model
+from tests.conftest import Endless, StopAt, assert_identical, lambda_model, small_model
 
 
 def made(algo: str, env_id: str = "CartPole-v1", **more: Any) -> Any:
@@ -32,15 +31,6 @@ def test_the_same_seed_is_the_same_run(algo: str) -> None:
     first, second, other = made(algo).learn(800), made(algo).learn(800), made(algo, seed=8).learn(800)
     assert_identical(first, second)
     assert not torch.equal(first.policy.q_net.weights["mlp.0.weight"], other.policy.q_net.weights["mlp.0.weight"])
-
-
-class StopAt(BaseCallback):
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.step = step
-
-    def _on_step(self) -> bool:
-        return self.num_timesteps < self.step
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from staq.cli.options import positive
 from staq.cli.plot import Kind, kind_of, labels_of
 from staq.cli.rollouts import read_rows
 from staq.cli.runs import Config
@@ -38,6 +39,7 @@ def add_command(commands: Any) -> None:
     command.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     command.add_argument("--mode", choices=["greedy", "stochastic"], default="greedy")
     command.add_argument("--threshold", type=float, help="also when it was first reached, and how often from then on")
+    command.add_argument("--last", type=positive, help="also the mean over this last part of a run, such as 0.05")
     command.add_argument(
         "--quantity",
         action="append",
@@ -48,7 +50,7 @@ def add_command(commands: Any) -> None:
 
 
 def table(options: argparse.Namespace) -> None:
-    for line in tables(options.runs, options.mode, options.threshold, options.quantity):
+    for line in tables(options.runs, options.mode, options.threshold, options.quantity, options.last):
         print(line)
 
 
@@ -61,6 +63,10 @@ class Seed:
     steps: np.ndarray
     returns: np.ndarray
 
+    def mean_of_last(self, part: float) -> float:
+        """Mean over the evaluations in the last part of the steps, at least that of the last one."""
+        return float(self.returns[self.steps >= min((1 - part) * self.steps[-1], self.steps[-1])].mean())
+
     def half(self, which: int) -> float:
         """Mean over the evaluations of the first (0) or the second half (1) of the steps."""
         late = self.steps > self.steps[-1] / 2
@@ -68,7 +74,9 @@ class Seed:
         return float(chosen.mean()) if len(chosen) else float("nan")
 
 
-def tables(runs: list[Path], mode: str, threshold: float | None, quantities: list[str]) -> list[str]:
+def tables(
+    runs: list[Path], mode: str, threshold: float | None, quantities: list[str], last_part: float | None = None
+) -> list[str]:
     """Markdown, a table per environment."""
     found: dict[str, dict[Kind, list[Seed]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
@@ -82,26 +90,23 @@ def tables(runs: list[Path], mode: str, threshold: float | None, quantities: lis
         last = {seed.steps[-1] for seeds in kinds.values() for seed in seeds}
         at = f"at {max(last):,}" if len(last) == 1 else "at the end"
         columns = [env, f"{mode} {at}", "best", "mean, first half", "mean, second half"]
+        if last_part is not None:
+            columns.append(f"mean, last {last_part:.0%}")
         if threshold is not None:
             columns += [f"first ≥ {threshold:g} at", f"≥ {threshold:g} from then on"]
         columns += [name.replace(":", " ") for name in quantities]
-        lines += (
-            ["", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-            if lines
-            else [
-                f"| {' | '.join(columns)} |",
-                "|---" * len(columns) + "|",
-            ]
-        )
+        lines += [*([""] if lines else []), f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
         for label, seeds in zip(labels_of([dict(kind) for kind in kinds]), kinds.values(), strict=True):
             ordered = sorted(seeds, key=lambda seed: seed.seed)
-            cells = [_cells(seed, threshold, quantities) for seed in ordered]
+            cells = [_cells(seed, threshold, quantities, last_part) for seed in ordered]
             lines.append(f"| {label} | {' | '.join(', '.join(values) for values in zip(*cells, strict=True))} |")
     return lines
 
 
-def _cells(seed: Seed, threshold: float | None, quantities: list[str]) -> list[str]:
+def _cells(seed: Seed, threshold: float | None, quantities: list[str], last_part: float | None) -> list[str]:
     cells = [_short(value) for value in (seed.returns[-1], seed.returns.max(), seed.half(0), seed.half(1))]
+    if last_part is not None:
+        cells.append(_short(seed.mean_of_last(last_part)))
     if threshold is not None:
         reached = seed.returns >= threshold
         since = reached[reached.argmax() :] if reached.any() else reached[:0]

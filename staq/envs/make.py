@@ -9,14 +9,14 @@ from stable_baselines3.common.vec_env import VecMonitor
 
 from staq.actions import BoundaryActions
 from staq.envs import mujoco
-from staq.envs.in_turn import InTurn
+from staq.envs.sequential_vec_env import SequentialVecEnv
 
 EXTRA_OF = {"MinAtar": "minatar", "Box2D": "box2d", "box2d": "box2d", "mujoco": "mujoco", "MuJoCo": "mujoco"}
 
 
 def make_envs(env_id: str, n_envs: int, actions: str | None = None) -> VecMonitor:
     """Environments with their returns counted."""
-    return VecMonitor(InTurn([lambda: make_env(env_id, actions)] * n_envs))
+    return VecMonitor(SequentialVecEnv([lambda: make_env(env_id, actions)] * n_envs))
 
 
 def make_env(env_id: str, actions: str | None = None, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:

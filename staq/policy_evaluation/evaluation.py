@@ -30,7 +30,7 @@ class Evaluated(NamedTuple):
     """Of the actions taken: critics that run away show here first."""
 
 
-class Progress(NamedTuple):
+class TrainingProgress(NamedTuple):
     """How far a training is, when an iteration begins."""
 
     steps_collected: int
@@ -80,7 +80,7 @@ class PolicyEvaluation(ABC):
     def make_experience(self, shared: Shared, settings: Any) -> Replay | Rollout:
         """Where the steps of an iteration are stored."""
 
-    def learning_rate_factor(self, shared: Shared, settings: Any, progress: Progress) -> float:
+    def learning_rate_factor(self, shared: Shared, settings: Any, progress: TrainingProgress) -> float:
         """By which the learning rate is multiplied in this iteration."""
         return 1.0
 

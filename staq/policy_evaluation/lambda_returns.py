@@ -21,7 +21,7 @@ from staq.experience.rollout import Rollout
 from staq.hyperparameters import FRACTION, POSITIVE, Group, Shared, at_least, setting
 from staq.networks.gradients import backpropagation, differentiate
 from staq.networks.optimizer import clipped_step
-from staq.policy_evaluation.evaluation import Evaluated, PolicyEvaluation, Progress, taken_actions
+from staq.policy_evaluation.evaluation import Evaluated, PolicyEvaluation, TrainingProgress, taken_actions
 from staq.policy_evaluation.soft_bellman import entropy, half_mse, lambda_returns, soft_value
 from staq.policy_improvement.mirror_descent import StepSize
 
@@ -85,7 +85,7 @@ class LambdaReturns(PolicyEvaluation):
         n_steps = shared.policy_update_interval // self.n_envs
         return Rollout(n_steps, self.n_envs, self.policy.architecture, settings.n_epochs, self.generators["replay"])
 
-    def learning_rate_factor(self, shared: Shared, settings: Settings, progress: Progress) -> float:
+    def learning_rate_factor(self, shared: Shared, settings: Settings, progress: TrainingProgress) -> float:
         """Linear to 0; a schedule of the user's own stays as it is, unless ``lr_decay_steps`` is given too."""
         if settings.lr_decay_steps is not None:
             left = max(0.0, 1.0 - progress.steps_collected / settings.lr_decay_steps)

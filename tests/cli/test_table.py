@@ -39,6 +39,15 @@ def test_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@pytest.mark.parametrize(("part", "mean"), [("0.5", "30"), ("0.01", "40"), ("1", "25")])
+def test_the_last_part_of_a_run(part: str, mean: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At 1k, 2k, 3k and 4k steps: the last half begins at 2k, and the last evaluation always counts."""
+    assert main(["table", make_run(tmp_path / "a", 0, [10, 20, 30, 40]), "--last", part]) == 0
+    header, _, line = capsys.readouterr().out.splitlines()
+    assert f"mean, last {float(part):.0%}" in header
+    assert line.strip("|").split("|")[-1].strip() == mean
+
+
 def test_environments_have_tables_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [make_run(tmp_path / env, 0, [1.0], env=env) for env in ("CartPole-v1", "Acrobot-v1")]
     assert main(["table", *runs, "--quantity", "staq/mean_abs_q"]) == 0

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stable_baselines3.common.callbacks import BaseCallback
 
 from staq.experience.rollout import Rollout
 from staq.networks.conv_mlp import ConvMlp
-from tests.conftest import VECTOR, lambda_model
+from tests.conftest import VECTOR, StopAt, lambda_model
 
 
 def rollout(n_steps: int = 4, n_envs: int = 3) -> Rollout:
@@ -121,16 +120,9 @@ def test_observations_may_change_their_type() -> None:
     assert filled.observations.dtype == torch.float32
 
 
-class Stop(BaseCallback):
-    """Stops in the middle of an iteration."""
-
-    def _on_step(self) -> bool:
-        return self.num_timesteps < 100
-
-
 def test_learning_goes_on_after_a_stop_in_mid_iteration() -> None:
     model: Any = lambda_model()
-    model.learn(400, callback=Stop())
+    model.learn(400, callback=StopAt(100))
     assert model._steps_in_iteration == 100
     model.learn(100, reset_num_timesteps=False)
     assert model.at_boundary
@@ -143,7 +135,7 @@ def test_learning_goes_on_after_a_stop_in_mid_iteration() -> None:
 def test_other_parameters_mean_other_logits() -> None:
     model: Any = lambda_model(memory_size=3)
     other = lambda_model(memory_size=3, seed=8).learn(600)
-    model.learn(400, callback=Stop())
+    model.learn(400, callback=StopAt(100))
     model.set_parameters(other.get_parameters())
     rollout = model.experience
     expected = model.policy.improvement.accumulated(rollout.flat("observations"))

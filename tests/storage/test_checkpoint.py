@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stable_baselines3.common.callbacks import BaseCallback
 
 from staq import Checkpoints, StaQ, resume
 from staq.storage.atomic_files import DamagedFile
 from staq.storage.checkpoint import newest_state
-from tests.conftest import assert_identical, lambda_model, small_model
+from tests.conftest import StopAt, assert_identical, lambda_model, small_model
 from tests.storage.conftest import finish
 
 
@@ -44,15 +43,6 @@ def test_resuming_equals_never_stopping(tmp_path: Path, env_id: str, arguments: 
     assert_identical(whole, resumed)
     obs = whole.replay.observations[:50].numpy()
     np.testing.assert_array_equal(whole.predict(obs)[0], resumed.predict(obs)[0])
-
-
-class StopAt(BaseCallback):
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.step = step
-
-    def _on_step(self) -> bool:
-        return self.num_timesteps < self.step
 
 
 @pytest.mark.parametrize("stop", [300, 1300])

@@ -1,4 +1,4 @@
-"""Environments in turn are SB3's, but for the copies."""
+"""Steps of a sequential VecEnv are those of SB3's DummyVecEnv."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from staq.envs.in_turn import InTurn
 from staq.envs.make import make_env
+from staq.envs.sequential_vec_env import SequentialVecEnv
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "MinAtar/Breakout-v1", "MinAtar/Freeway-v1"])
 def test_every_step_is_sb3s(env_id: str) -> None:
-    ours, theirs = (kind([lambda: make_env(env_id)] * 3) for kind in (InTurn, DummyVecEnv))
+    ours, theirs = (kind([lambda: make_env(env_id)] * 3) for kind in (SequentialVecEnv, DummyVecEnv))
     for envs in (ours, theirs):
         envs.seed(3)
         envs.action_space.seed(0)
@@ -36,7 +36,7 @@ def test_every_step_is_sb3s(env_id: str) -> None:
 
 
 def test_what_was_returned_stays() -> None:
-    envs = InTurn([lambda: make_env("CartPole-v1")] * 2)
+    envs = SequentialVecEnv([lambda: make_env("CartPole-v1")] * 2)
     envs.reset()
     first = envs.step(np.array([0, 1]))
     before = copy.deepcopy(first)
@@ -55,7 +55,7 @@ def test_observations_of_several_parts_are_left_to_sb3() -> None:
         def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
             return {"all": observation}
 
-    envs = InTurn([Parts] * 2)
+    envs = SequentialVecEnv([Parts] * 2)
     envs.reset()
     obs, *_ = envs.step(np.array([0, 1]))
     assert isinstance(obs, dict)
@@ -63,7 +63,7 @@ def test_observations_of_several_parts_are_left_to_sb3() -> None:
 
 
 def test_a_copy_steps_by_itself() -> None:
-    envs = InTurn([lambda: make_env("CartPole-v1")])
+    envs = SequentialVecEnv([lambda: make_env("CartPole-v1")])
     envs.seed(0)
     envs.reset()
     envs.step(np.array([0]))

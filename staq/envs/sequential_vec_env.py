@@ -13,8 +13,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 
-class InTurn(DummyVecEnv):
-    """SB3's ``DummyVecEnv`` without its deep copies, which cost as much as half a game of MinAtar.
+class SequentialVecEnv(DummyVecEnv):
+    """Steps environments one after the other, as SB3's ``DummyVecEnv`` does, but without its deep copies.
 
     What it returns is made anew in every step, so there is nothing to copy.
     """
