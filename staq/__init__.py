@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from staq.storage.checkpoint import Checkpoints as Checkpoints
     from staq.storage.checkpoint import resume as resume
     from staq.storage.export import load_policy as load_policy
+    from staq.storage.snapshots import Snapshots as Snapshots
 
 _envs.register()
 
@@ -37,6 +38,7 @@ _HOMES = {record.class_name: record.home for record in _ALGORITHMS.values() if r
     "Checkpoints": "staq.storage.checkpoint:Checkpoints",
     "CnnPolicy": "staq.policies:CnnPolicy",
     "MlpPolicy": "staq.policies:MlpPolicy",
+    "Snapshots": "staq.storage.snapshots:Snapshots",
     "load_policy": "staq.storage.export:load_policy",
     "resume": "staq.storage.checkpoint:resume",
 }

@@ -182,7 +182,8 @@ def resolved(
     ignored = [name for name in given if name not in known]
     for name in ignored:
         if name not in NO_MEANING_HERE:
-            raise TypeError(f"{algorithm} has no argument {name!r}.{nearest(name, [*known, *NO_MEANING_HERE])}")
+            hint = only_of(name) or nearest(name, [*known, *NO_MEANING_HERE])
+            raise TypeError(f"{algorithm} has no argument {name!r}.{hint}")
     if ignored:
         reasons = "; ".join(f"{name} ({NO_MEANING_HERE[name]})" for name in ignored)
         warnings.warn(
@@ -193,6 +194,14 @@ def resolved(
 
 def not_here(name: str, evaluation: str) -> str:
     return f"{name!r} belongs to evaluation={evaluation!r}: leave it out, or evaluate so."
+
+
+def only_of(name: str) -> str:
+    """A hint at whose hyperparameter it is, if another algorithm has one of that name."""
+    from staq.registry import algorithms_with
+
+    owners = algorithms_with(name)
+    return f" It belongs to {', '.join(owners)}." if owners else ""
 
 
 def other_defaults(evaluation: str, values: Mapping[str, Any]) -> str:

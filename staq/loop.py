@@ -206,9 +206,10 @@ class PolicyMirrorDescent(SB3Interface):
     def improve(self) -> None:
         """q_k and π_k → π_{k+1}, then the entropy weight of the next iteration."""
         improvement, experience = self.policy.improvement, self.experience
+        improves = (self.iteration + 1) % self.policy_evaluation.rollouts(self.evaluation_settings) == 0
         with self.phases("improve"):
             before = self.policy.log_policy(experience.current_accumulated())
-            if (self.iteration + 1) % self.policy_evaluation.rollouts(self.evaluation_settings) == 0:
+            if improves:
                 improvement.settings = improvement.Settings.of(self)
                 states = experience.states(self.policy, self.shared.batch_size)
                 change = improvement.improve(self.policy.q_net, states, self.step_size)
@@ -217,8 +218,10 @@ class PolicyMirrorDescent(SB3Interface):
             self.iteration += 1
             self._begin_iteration()
             after = self.policy.log_policy(experience.current_accumulated())
-        self.policy_entropy = entropy(after).mean().item()
-        moved = {"policy_kl": kl_divergence(after, before).mean().item(), "policy_entropy": self.policy_entropy}
+        self.policy_entropy, policy_kl = entropy(after).mean().item(), kl_divergence(after, before).mean().item()
+        if improves:
+            improvement.moved(policy_kl)
+        moved = {"policy_kl": policy_kl, "policy_entropy": self.policy_entropy}
         for name, value in (improvement.diagnostics() | moved).items():
             self.logger.record(f"staq/{name}", value)
 

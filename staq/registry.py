@@ -89,6 +89,13 @@ def settings_elsewhere(name: str) -> dict[str, str]:
     }
 
 
+def algorithms_with(setting: str) -> list[str]:
+    """Names of the algorithms on our loop that have a hyperparameter of their own."""
+    from staq.hyperparameters import settings_of
+
+    return [name for name in ours() if setting in settings_of([ALGORITHMS[name].load().improvement.Settings])]
+
+
 def ours() -> list[str]:
     """Names of the algorithms on our loop."""
     return [name for name, record in ALGORITHMS.items() if record.ours]

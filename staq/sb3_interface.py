@@ -20,6 +20,7 @@ from staq.experience.replay import Replay
 from staq.policies import StaQPolicy
 
 if TYPE_CHECKING:
+    from staq.policy_improvement.condensing import Condensed
     from staq.policy_improvement.mirror_descent import StepSize
 
 
@@ -53,6 +54,27 @@ class SB3Interface(OffPolicyAlgorithm):
         from staq.storage.export import export_model
 
         return export_model(self, path)
+
+    def condensed(
+        self, n_networks: int | None = None, max_kl: float | None = None, observations: np.ndarray | None = None
+    ) -> Condensed:
+        """Condense the policy into few networks, for deployment: ``.policy`` plays, ``.export(path)`` writes it.
+
+        :param n_networks: how many networks (ensembles of critics) it may have
+        :param max_kl: or how far from the whole policy it may be
+        :param observations: visited states to condense on; by default those that the model has learned from last
+        """
+        from staq.policy_improvement.condensing import condense
+
+        if observations is not None:
+            obs: Any = self.policy.obs_to_tensor(observations)[0]
+        elif len(self.experience) > 0:
+            obs = self.experience.states(self.policy, 1).obs
+        else:
+            raise ValueError(
+                "The model has not visited any states since it was made or loaded: give it some, as observations."
+            )
+        return condense(self.policy, obs, n_networks, max_kl)
 
     # ------------------------------------------------------------------ stable-baselines3's files and environments
 

@@ -175,7 +175,7 @@ def test_the_actor_loop_reads_nothing_back(algo: str, monkeypatch: pytest.Monkey
 
 def test_hyperparameters_are_those_of_three_groups() -> None:
     shared = set(defaults_of([Shared, ReplayRegression.Settings]))
-    assert set(defaults_of(StaQ.groups())) - shared == {"memory_size", "weighting"}
+    assert set(defaults_of(StaQ.groups())) - shared == {"memory_size", "weighting", "compression", "merge_tolerance"}
     assert set(defaults_of(ACNoKL.groups())) - shared == {"actor_steps"}
     assert defaults_of(NatGrad.groups())["max_kl"] == 0.001
     assert defaults_of(NatGrad.groups())["learning_rate"] == 1e-4

@@ -164,7 +164,7 @@ def test_diagnostics_are_logged_every_iteration(tmp_path: Any) -> None:
     lines = (tmp_path / "progress.csv").read_text().splitlines()
     assert len(lines) == 4
     header = set(lines[0].split(","))
-    named = "policy_entropy policy_kl entropy_weight alpha beta stack_size oldest_weight mean_abs_q bellman_error"
+    named = "policy_entropy policy_kl entropy_weight alpha beta networks pushes oldest_weight mean_abs_q bellman_error"
     assert {f"staq/{name}" for name in named.split()} <= header
     assert {f"time/{phase}_seconds" for phase in ("collect", "targets", "gradient", "improve")} <= header
     assert {"rollout/ep_rew_mean", "train/loss", "train/learning_rate", "time/fps"} <= header

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,11 +26,36 @@ EXTRAS = {
 
 def add_command(commands: Any) -> None:
     """``staq info``"""
-    command = commands.add_parser("info", help="versions, extras and presets on this machine")
+    command = commands.add_parser("info", help="versions, extras and presets on this machine, or how a run stands")
     command.set_defaults(command=info)
+    command.add_argument("run", nargs="?", type=Path, metavar="RUN", help="a run")
 
 
 def info(options: argparse.Namespace) -> None:
+    if options.run is None:
+        _machine()
+    else:
+        _run(options.run)
+
+
+def _run(folder: Path) -> None:
+    """What was run, how far it is, and the last line of its log."""
+    from staq.cli.runs import Config, read_log
+
+    config = Config.load(folder)
+    for name, value in asdict(config).items():
+        print(f"{name:24} {value}")
+    log = read_log(folder)
+    if not log:
+        print("Nothing has been logged yet.")
+        return
+    print(f"The last of {len(log)} lines of its log:")
+    for name, value in log[-1].items():
+        if value != "":
+            print(f"{name:24} {value}")
+
+
+def _machine() -> None:
     from staq.cli.runs import provenance
     from staq.networks import kernels
 

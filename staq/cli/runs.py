@@ -5,6 +5,7 @@ progress.csv       one line per iteration, under SB3's tags (and the same for Te
 monitor.csv        one line per training episode
 evaluations.csv    one row per evaluation and mode; evaluations.npz has SB3's format
 checkpoints/       to resume exactly (staq.storage.checkpoint)
+snapshots/         with --keep-snapshots: every frozen network, for staq audit
 model/             the final policy, exported; best_model/ the best of the evaluations
 learning_curve.png
 """
@@ -42,6 +43,7 @@ from staq.loop import PolicyMirrorDescent
 from staq.registry import ALGORITHMS
 from staq.storage.atomic_files import locked, replace_text
 from staq.storage.checkpoint import Checkpoints, newest_state, resume
+from staq.storage.snapshots import Snapshots
 from staq.version import __version__
 
 DEFAULT_EPISODES = 10
@@ -80,6 +82,8 @@ class Config:
     """Name of the algorithm, as on the command line."""
     actions: str | None = None
     """How continuous actions become finite: "factored" or "boundary"; None where they are finite already."""
+    keep_snapshots: bool = False
+    """Whether every frozen network stays on disk, for ``staq audit``."""
 
     def save(self, folder: Path, command: str) -> None:
         content = {**asdict(self), "command": command, "made_by": provenance()}
@@ -112,6 +116,7 @@ def configured(
     threads: int | None = None,
     device: str = "cpu",
     actions: str | None = None,
+    keep_snapshots: bool = False,
 ) -> Config:
     """A run by a preset, but for what is said otherwise."""
     chosen("algorithm", algo, ALGORITHMS)
@@ -141,6 +146,7 @@ def configured(
         device=device,
         algo=algo,
         actions=actions,
+        keep_snapshots=keep_snapshots,
     )
 
 
@@ -218,9 +224,12 @@ def train(
         interrupt = closing.enter_context(Interrupt())
         every = 1 if ALGORITHMS[config.algo].ours else BASELINES_SAVE_EVERY
         saving = Checkpoints(checkpoints, every, asked=lambda: interrupt.requested)
+        callbacks = [rollouts, saving, Progress(config), interrupt]
+        if config.keep_snapshots:
+            callbacks.insert(0, Snapshots(folder / "snapshots"))  # first, so that no checkpoint lacks one
         model.learn(
             config.timesteps - model.num_timesteps,
-            callback=[rollouts, saving, Progress(config), interrupt],
+            callback=callbacks,
             reset_num_timesteps=not resuming,
             log_interval=_log_interval(config, model),
         )
@@ -283,6 +292,15 @@ def _logger(folder: Path, append: bool) -> Logger:
         table.file.flush()
         table.keys = next(csv.reader(io.StringIO(earlier)))
     return Logger(str(folder), [table, TensorBoardOutputFormat(str(folder / "tensorboard"))])
+
+
+def read_log(folder: Path) -> list[dict[str, str]]:
+    """The lines of a run's log, by SB3's tags."""
+    path = folder / "progress.csv"
+    if not path.exists():
+        return []
+    with path.open() as file:
+        return list(csv.DictReader(file))
 
 
 def _cut_logs(folder: Path, timesteps: int, episodes: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 from staq.cli.options import positive
 from staq.cli.plot import Kind, kind_of, labels_of
 from staq.cli.rollouts import read_rows
-from staq.cli.runs import Config
+from staq.cli.runs import Config, read_log
 
 EXTREMES: dict[str, Callable[[np.ndarray], Any]] = {
     "largest": np.max,
@@ -121,11 +120,7 @@ def _extreme(folder: Path, name: str) -> str:
     which = which or "largest"
     if which not in EXTREMES:
         raise ValueError(f"--quantity {name}: {which!r} is none of {', '.join(EXTREMES)}.")
-    path = folder / "progress.csv"
-    if not path.exists():
-        return "–"
-    with path.open() as file:
-        values = [float(row[tag]) for row in csv.DictReader(file) if row.get(tag)]
+    values = [float(row[tag]) for row in read_log(folder) if row.get(tag)]
     return _short(float(EXTREMES[which](np.array(values)))) if values else "–"
 
 

@@ -50,6 +50,9 @@ def add_command(commands: Any) -> None:
     command.add_argument("--eval-episodes", type=whole_number, help=f"per evaluation and mode ({DEFAULT_EPISODES})")
     command.add_argument("--threads", type=whole_number, help=f"CPU threads ({torch.get_num_threads()})")
     command.add_argument("--device", help="auto, cpu or cuda")
+    command.add_argument(
+        "--keep-snapshots", action="store_true", default=None, help="keep every frozen network on disk, for staq audit"
+    )
     command.add_argument("--wandb", metavar="PROJECT", help="also log to Weights & Biases")
     group = command.add_argument_group(
         "hyperparameters", "written as in TOML, none for None; in brackets the default where no preset says it"
@@ -107,6 +110,7 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
         threads=options.threads,
         device=checked_device(options.device or "auto"),
         actions=options.actions,
+        keep_snapshots=bool(options.keep_snapshots),
     )
     folder = options.out or _free_folder(config)
     if folder.exists():
@@ -120,7 +124,7 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
 def _resumed(options: argparse.Namespace) -> tuple[Config, Path]:
     """A run as it was configured; only its end may be moved."""
     names = ("env", "algo", "actions", "preset", "policy", "seed", "n_envs", "out", "eval_every", "eval_episodes")
-    given = [name for name in (*names, "threads", "device") if getattr(options, name) is not None]
+    given = [name for name in (*names, "threads", "device", "keep_snapshots") if getattr(options, name) is not None]
     given += list(overrides(options))
     if given:
         raise ValueError(

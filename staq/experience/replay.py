@@ -105,6 +105,9 @@ class Replay(ReplayBuffer):
 
     # ------------------------------------------------------------------ while learning
 
+    def __len__(self) -> int:
+        return int(self.size())
+
     def draw(self, n_batches: int, batch_size: int) -> torch.Tensor:
         """Rows of uniformly drawn transitions, with replacement. → [n_batches, batch_size]"""
         shape = (n_batches, batch_size)
@@ -116,7 +119,7 @@ class Replay(ReplayBuffer):
         return States(
             obs,
             partial(policy.mean_q, obs),
-            lambda: policy.log_policy(policy.improvement.accumulated(obs)).float(),
+            lambda rows: policy.log_policy(policy.improvement.accumulated(obs[rows])),
             lambda n: self.draw(-(-self.size() // batch_size) if n is None else n, batch_size),
         )
 

@@ -161,7 +161,7 @@ class Rollout:
         return States(
             obs,
             partial(policy.mean_q, obs),
-            lambda: policy.log_policy(self.flat("accumulated")).float(),
+            lambda rows: policy.log_policy(self.flat("accumulated")[rows]),
             draw,
             max_watched=WATCHED,
         )

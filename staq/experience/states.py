@@ -7,6 +7,8 @@ from functools import cached_property
 
 import torch
 
+Rows = slice | torch.Tensor
+
 
 class States:
     """Visited states with q_k and log π_k of each, whatever experience they come from.
@@ -15,7 +17,7 @@ class States:
 
     :param obs: the states, as observed [n, ...]
     :param compute_q: → q_k, the mean of the critics [n, A]
-    :param compute_log_pi: → log π_k [n, A]
+    :param compute_log_pi: rows → log π_k of their states, float64 [n, A]
     :param draw: how many minibatches, None for what the experience is good for → their rows [n, B]
     :param max_watched: on how many of them a policy's movement is measured; None for all
     """
@@ -24,7 +26,7 @@ class States:
         self,
         obs: torch.Tensor,
         compute_q: Callable[[], torch.Tensor],
-        compute_log_pi: Callable[[], torch.Tensor],
+        compute_log_pi: Callable[[Rows], torch.Tensor],
         draw: Callable[[int | None], torch.Tensor],
         max_watched: int | None = None,
     ) -> None:
@@ -48,8 +50,12 @@ class States:
     @cached_property
     def log_pi(self) -> torch.Tensor:
         """log π_k(·|s). [n, A]"""
+        return self.log_pi_at(slice(None)).float()
+
+    def log_pi_at(self, rows: Rows) -> torch.Tensor:
+        """log π_k of some of the states, in full precision. → float64 [len(rows), A]"""
         with torch.no_grad():
-            return self._compute_log_pi()
+            return self._compute_log_pi(rows)
 
     def minibatches(self, n: int | None) -> torch.Tensor:
         """Rows of n minibatches, or of as many as the experience is good for, drawn by the run's generator. → [n, B]"""

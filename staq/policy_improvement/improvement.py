@@ -92,6 +92,9 @@ class PolicyImprovement(nn.Module, ABC):
     def begin_iteration(self, step_size: StepSize) -> None:
         """Makes the policy that of an iteration with the given entropy weight."""
 
+    def moved(self, kl: float) -> None:
+        """Hears how far its last update moved the policy: the mean KL(π_{k+1}; π_k)."""
+
     def diagnostics(self) -> dict[str, float]:
         """What is worth logging of the policy itself, under ``staq/``."""
         return {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,11 +16,44 @@ from staq.policy_improvement.improvement import LogitsChange
 from staq.policy_improvement.mirror_descent import centred, pushed_weights
 
 
-class QStack(nn.Module):
-    """A ring of at most ``memory_size`` ensembles (or any number, without a limit) in preallocated blocks.
+@dataclass
+class Entry:
+    """One ensemble of the stack. It stands for one push, or once neighbours were merged for several."""
 
-    ``push`` copies one ensemble into the oldest slot and touches no other network's weights. Nothing here
-    receives a gradient. ``state_dict`` holds the filled slots only, whatever their number.
+    first: int
+    last: int
+    """The pushes that it stands for, counted from 0 over all time."""
+    weight: float
+    """Its relative weight, or the sum of its members'."""
+    slot: int
+    """Where its weights lie: n entries fill the slots 0 to n − 1, in any order."""
+
+    @property
+    def n_pushes(self) -> int:
+        return self.last - self.first + 1
+
+
+def entries_of(
+    n_pushed: int,
+    relative_weights: Sequence[float],
+    spans: Sequence[Sequence[int]] | None = None,
+    slots: Sequence[int] | None = None,
+) -> list[Entry]:
+    """The entries that ``QStack.description`` describes; its parameters are those of ``QStack.restore``."""
+    n = len(relative_weights)
+    spans = [[push, push] for push in range(n_pushed - n, n_pushed)] if spans is None else spans
+    slots = range(n) if slots is None else slots
+    if sorted(slots) != list(range(n)):
+        raise ValueError(f"The {n} networks of a saved policy lie in the slots {slots}: each needs one of its own.")
+    places = zip(spans, relative_weights, slots, strict=True)
+    return [Entry(first, last, weight, slot) for (first, last), weight, slot in places]
+
+
+class QStack(nn.Module):
+    """At most ``memory_size`` ensembles (or any number, without a limit) in preallocated blocks.
+
+    ``push`` copies one ensemble into a slot, once there are M that of the oldest, and touches no other network's
+    weights. Nothing here receives a gradient. ``state_dict`` holds the filled slots only, whatever their number.
     """
 
     def __init__(
@@ -41,7 +75,7 @@ class QStack(nn.Module):
     def clear(self) -> None:
         """Forgets every network: the logits are zero and the policy is uniform."""
         self.n_pushed = 0
-        self.relative_weights: list[float] = []  # oldest first
+        self.entries: list[Entry] = []  # oldest first
         self.prefactor = 1.0
         self.blocks: list[dict[str, torch.Tensor]] = []
         while self.memory_size is not None and len(self.blocks) * self.block_size < self.memory_size:
@@ -49,7 +83,12 @@ class QStack(nn.Module):
         self._fold()
 
     def __len__(self) -> int:
-        return len(self.relative_weights)
+        return len(self.entries)
+
+    @property
+    def relative_weights(self) -> list[float]:
+        """Of every entry, oldest first."""
+        return [entry.weight for entry in self.entries]
 
     @torch.no_grad()
     def push(self, weights: Weights, beta: float, new_weight: float = 1.0) -> LogitsChange:
@@ -57,38 +96,49 @@ class QStack(nn.Module):
 
         → what this does to the accumulated logits: c ← β c + w q_new − w' q_oldest
         """
-        leaving = self.oldest
-        self.relative_weights, deleted = pushed_weights(self.relative_weights, beta, new_weight, self.memory_size)
+        decayed, deleted = pushed_weights(self.relative_weights, beta, new_weight, self.memory_size)
         networks: list[tuple[Weights, float]] = [(weights, new_weight)]
-        if leaving is not None and deleted is not None:  # a copy, since the new one takes its slot
-            networks.append(({name: w.clone() for name, w in leaving.items()}, -deleted))
-        if self.memory_size is None and self.n_pushed == len(self.blocks) * self.block_size:
-            self._append_block(self.block_size)
-        for name, slot in self.ensemble(self.n_pushed).items():
-            slot.copy_(weights[name])
+        slot = len(self)
+        if deleted is not None:
+            leaving = self.entries.pop(0)
+            slot = leaving.slot
+            # A copy, since the new one takes its slot.
+            networks.append(({name: w.clone() for name, w in self.ensemble(leaving).items()}, -deleted))
+        self.entries.append(Entry(self.n_pushed, self.n_pushed, new_weight, slot))
+        for entry, weight in zip(self.entries, decayed, strict=True):
+            entry.weight = weight
         self.n_pushed += 1
+        self._store(self.entries[-1], weights)
         self._fold()
         return LogitsChange(beta, networks)
 
-    def ensemble(self, push: int) -> dict[str, torch.Tensor]:
-        """The slot of the given push, counted from 0 over all time, as views [E, ...]."""
-        slot = self._slot(push)
-        start = (slot % self.block_size) * self.n_critics
-        block = self.blocks[slot // self.block_size]
+    @torch.no_grad()
+    def merge(self, start: int, stop: int, weights: Weights) -> None:
+        """Puts one ensemble [E, ...] in the place of the entries from ``start`` to before ``stop``."""
+        members = self.entries[start:stop]
+        total = sum(member.weight for member in members)
+        merged = Entry(members[0].first, members[-1].last, total, members[0].slot)
+        self._store(merged, weights)
+        self.entries[start:stop] = [merged]
+        # The slots above take the empty ones, the highest first so that none of them moves twice.
+        for empty in sorted((member.slot for member in members[1:]), reverse=True):
+            above = max(self.entries, key=lambda entry: entry.slot)
+            if above.slot > empty:
+                moved, above.slot = self.ensemble(above), empty
+                self._store(above, moved)
+        self._fold()
+
+    def ensemble(self, entry: Entry) -> dict[str, torch.Tensor]:
+        """An entry's weights, as views [E, ...]."""
+        start = (entry.slot % self.block_size) * self.n_critics
+        block = self.blocks[entry.slot // self.block_size]
         return {name: w[start : start + self.n_critics] for name, w in block.items()}
 
-    def _slot(self, push: int) -> int:
-        return push if self.memory_size is None else push % self.memory_size
-
-    @property
-    def retained_pushes(self) -> range:
-        """The pushes that are still in memory, oldest first."""
-        return range(self.n_pushed - len(self), self.n_pushed)
-
-    @property
-    def oldest(self) -> dict[str, torch.Tensor] | None:
-        """The ensemble that the next push deletes, if it deletes one."""
-        return self.ensemble(self.retained_pushes[0]) if len(self) == self.memory_size else None
+    def _store(self, entry: Entry, weights: Weights) -> None:
+        if entry.slot == len(self.blocks) * self.block_size:
+            self._append_block(self.block_size)
+        for name, slot in self.ensemble(entry).items():
+            slot.copy_(weights[name])
 
     @torch.no_grad()
     def accumulated(self, obs: torch.Tensor) -> torch.Tensor:
@@ -111,13 +161,13 @@ class QStack(nn.Module):
         """q of every frozen network, oldest first. → [n, E, A, B]"""
         if not len(self):
             return torch.empty(0, self.n_critics, self.architecture.n_actions, len(obs), device=self.device)
-        return torch.stack([self.architecture.q_values(self.ensemble(push), obs) for push in self.retained_pushes])
+        return torch.stack([self.architecture.q_values(self.ensemble(entry), obs) for entry in self.entries])
 
     def _accumulated_chunk(self, obs: torch.Tensor, newest: list[torch.Tensor] | None = None) -> torch.Tensor:
         """:param newest: is given q of the newest ensemble"""
         total = self._folded_bias.repeat(len(obs), 1)  # [B, A]
         inputs = self.architecture.inputs_of_many(obs)
-        block, place = divmod(self._slot(self.n_pushed - 1), self.block_size)
+        block, place = divmod(self.entries[-1].slot if self.entries else 0, self.block_size)
         own = slice(place * self.n_critics, (place + 1) * self.n_critics)
         for i, (filled, folded) in enumerate(self._folded):
             hidden = self.architecture.hidden_of_many(filled, inputs)  # [N, B, H]
@@ -142,8 +192,8 @@ class QStack(nn.Module):
         if not len(self):
             return
         factors, centred_rows = self.architecture.factors, partial(centred, dim=1)
-        by_slot = sorted(zip(map(self._slot, self.retained_pushes), self.relative_weights, strict=True))
-        shares = torch.tensor([w / self.n_critics for _, w in by_slot], dtype=torch.float64)
+        by_slot = sorted(self.entries, key=lambda entry: entry.slot)
+        shares = torch.tensor([entry.weight / self.n_critics for entry in by_slot], dtype=torch.float64)
         shares = shares.repeat_interleave(self.n_critics).to(self.device)
         for block, share in zip(self.blocks, shares.split(self.block_size * self.n_critics), strict=False):
             filled = {name: w[: len(share)] for name, w in block.items()}
@@ -152,44 +202,57 @@ class QStack(nn.Module):
             bias = factors.each(centred, filled[OUTPUT_BIAS].double())
             self._folded_bias += (bias * share[:, None]).sum(0)
 
-    def get_extra_state(self) -> dict[str, Any]:
-        retained = [self.ensemble(push) for push in self.retained_pushes]
-        networks = {name: torch.cat([e[name] for e in retained]) for name in self.shapes} if retained else {}
+    def description(self) -> dict[str, Any]:
+        """Everything but the networks, as plain data."""
         return {
             "n_pushed": self.n_pushed,
-            "relative_weights": list(self.relative_weights),
+            "relative_weights": self.relative_weights,
             "prefactor": self.prefactor,
-            "networks": networks,
+            "spans": [[entry.first, entry.last] for entry in self.entries],
+            "slots": [entry.slot for entry in self.entries],
         }
 
+    def get_extra_state(self) -> dict[str, Any]:
+        retained = [self.ensemble(entry) for entry in self.entries]
+        networks = {name: torch.cat([e[name] for e in retained]) for name in self.shapes} if retained else {}
+        return {**self.description(), "networks": networks}
+
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        per_ensemble = {name: w.split(self.n_critics) for name, w in state["networks"].items()}
+        description = dict(state)
+        per_ensemble = {name: w.split(self.n_critics) for name, w in description.pop("networks").items()}
         ensembles = (
             {name: each[i] for name, each in per_ensemble.items()} for i in range(len(state["relative_weights"]))
         )
-        self.restore(state["n_pushed"], state["relative_weights"], state["prefactor"], ensembles)
+        self.restore(**description, ensembles=ensembles)
 
     @torch.no_grad()
     def restore(
-        self, n_pushed: int, relative_weights: list[float], prefactor: float, ensembles: Iterable[Weights]
+        self,
+        n_pushed: int,
+        relative_weights: Sequence[float],
+        prefactor: float,
+        ensembles: Iterable[Weights],
+        spans: Sequence[Sequence[int]] | None = None,
+        slots: Sequence[int] | None = None,
     ) -> None:
-        """Takes over a saved stack: its count of pushes, its retained ensembles and their weights, oldest first."""
-        n_retained = len(relative_weights)
-        if self.memory_size is not None and n_retained > self.memory_size:
+        """Takes over a saved stack, its entries oldest first.
+
+        :param spans: the first and last push of each; by default every entry is one push
+        :param slots: where each lay, on which the last bits of a sum depend; by default one after the other
+        """
+        n = len(relative_weights)
+        if self.memory_size is not None and n > self.memory_size:
             raise ValueError(
-                f"The saved policy holds {n_retained} networks but memory_size={self.memory_size}: "
-                f"load it with memory_size={n_retained} or more."
+                f"The saved policy holds {n} networks but memory_size={self.memory_size}: "
+                f"load it with memory_size={n} or more."
             )
         self.clear()
-        # A stack with room left was never full, unless its limit was raised since: then slots start anew.
-        self.n_pushed = n_pushed if n_retained == self.memory_size else n_retained
-        self.relative_weights = list(relative_weights)
-        self.prefactor = prefactor
-        while self.memory_size is None and len(self.blocks) * self.block_size < n_retained:
+        self.n_pushed, self.prefactor = n_pushed, prefactor
+        self.entries = entries_of(n_pushed, relative_weights, spans, slots)
+        while len(self.blocks) * self.block_size < n:
             self._append_block(self.block_size)
-        for push, weights in zip(self.retained_pushes, ensembles, strict=True):
-            for name, slot in self.ensemble(push).items():
-                slot.copy_(weights[name])
+        for entry, weights in zip(self.entries, ensembles, strict=True):
+            self._store(entry, weights)
         self._fold()
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> QStack:

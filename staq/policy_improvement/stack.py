@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from staq.hyperparameters import Group, Requirement, at_least, one_of, setting
+from staq.hyperparameters import POSITIVE, Group, Requirement, at_least, one_of, setting
 from staq.networks.architecture import Architecture, Weights
 from staq.networks.ensemble import QEnsemble
 from staq.policy_improvement.improvement import LogitsChange, PolicyImprovement
+from staq.policy_improvement.merging import Merging
 from staq.policy_improvement.mirror_descent import StepSize, memory_correction
-from staq.policy_improvement.q_stack import QStack
+from staq.policy_improvement.q_stack import Entry, QStack
 
 if TYPE_CHECKING:
     from staq.experience.states import States
@@ -38,10 +39,25 @@ class Stack(PolicyImprovement):
             'experiments, or its own ("exact" maximiser of Eq. 4)',
             one_of("current", "exact"),
         )
+        compression: Literal["none", "merge"] = setting(
+            "none", '"merge" merges old neighbours, so that k pushes are O(log k) networks', one_of("none", "merge")
+        )
+        merge_tolerance: float = setting(
+            0.1, "how far a merge may move the policy, as a fraction of a median policy update", POSITIVE
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.compression == "merge" and self.memory_size is not None:
+                raise ValueError(
+                    f"compression='merge' with memory_size={self.memory_size}: a merged network cannot be deleted from "
+                    "a sum again, so merging is for exact mirror descent. Use memory_size=None, or compression='none'."
+                )
 
     def __init__(self, architecture: Architecture, n_critics: int, settings: Settings) -> None:
         super().__init__(architecture, n_critics, settings)
         self.stack = QStack(architecture, n_critics, settings.memory_size)
+        self.merging = Merging()
 
     @property
     def memory_size(self) -> int | None:  # type: ignore[override]
@@ -56,7 +72,7 @@ class Stack(PolicyImprovement):
     def froze(self, q_net: QEnsemble) -> bool:
         if not len(self.stack):
             return False
-        newest = self.stack.ensemble(self.stack.n_pushed - 1)
+        newest = self.stack.ensemble(self.stack.entries[-1])
         return all(torch.equal(w, newest[name]) for name, w in q_net.weights.items())
 
     def logits(self, accumulated: torch.Tensor) -> torch.Tensor:
@@ -67,8 +83,21 @@ class Stack(PolicyImprovement):
         self.stack.prefactor = correction * (step_size.alpha if self.settings.weighting == "current" else 1.0)
 
     def improve(self, q_net: QEnsemble, states: States, step_size: StepSize) -> LogitsChange:
+        if self.settings.compression == "merge":
+            self.merging(self.stack, states, self.settings.merge_tolerance)
+        self.merging.distance *= step_size.beta  # merges fade as their members do
         new_weight = 1.0 if self.settings.weighting == "current" else step_size.alpha
         return self.stack.push(q_net.weights, step_size.beta, new_weight)
+
+    def moved(self, kl: float) -> None:
+        self.merging.movements.append(kl)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What a merged stack knows of itself, for files of SB3's."""
+        return self.merging.state_dict()
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.merging.load_state_dict(state)
 
     def as_stack(self) -> dict[str, Any]:
         return self.stack.get_extra_state()
@@ -77,28 +106,28 @@ class Stack(PolicyImprovement):
         return self.stack.q_values(obs)
 
     def frozen_names(self) -> list[str]:
-        return [f"frozen-{push:06d}.pt" for push in self.stack.retained_pushes]
+        return [file_name(entry) for entry in self.stack.entries]
 
     def frozen(self, name: str) -> dict[str, torch.Tensor]:
-        return self.stack.ensemble(int(name.removeprefix("frozen-").removesuffix(".pt")))
+        return next(self.stack.ensemble(entry) for entry in self.stack.entries if file_name(entry) == name)
 
     def checkpoint(self) -> dict[str, Any]:
-        stack = self.stack
-        return {
-            "n_pushed": stack.n_pushed,
-            "relative_weights": list(stack.relative_weights),
-            "prefactor": stack.prefactor,
-        }
+        return {"stack": self.stack.description(), "merging": self.merging.state_dict()}
 
     def load_checkpoint(self, state: dict[str, Any], frozen: Iterable[Weights]) -> None:
-        self.stack.restore(**state, ensembles=frozen)
+        self.stack.restore(**state["stack"], ensembles=frozen)
+        self.merging.load_state_dict(state["merging"])
 
     def diagnostics(self) -> dict[str, float]:
-        weights = self.stack.relative_weights
-        return {
-            "stack_size": len(weights),
-            "oldest_weight": self.stack.prefactor * weights[0] if weights else 0.0,
+        stack = self.stack
+        held = {
+            "networks": len(stack),
+            "pushes": stack.n_pushed,
+            "oldest_weight": stack.prefactor * stack.entries[0].weight if len(stack) else 0.0,
         }
+        if self.settings.compression == "none":
+            return held
+        return held | {"merge_kl": self.merging.last_kl, "merge_kl_bound": self.merging.kl_bound(stack.prefactor)}
 
 
 class UnlimitedStack(Stack):
@@ -113,3 +142,9 @@ class UnlimitedStack(Stack):
             "always None",
             Requirement(lambda v: v is None, "None: ExactPMD keeps every Q-function; use StaQ for a limit"),
         )
+
+
+def file_name(entry: Entry) -> str:
+    """Of an entry's networks in a checkpoint: a range of pushes is merged once, so its name says which they are."""
+    pushes = f"{entry.last:06d}" if entry.n_pushes == 1 else f"{entry.first:06d}-{entry.last:06d}"
+    return f"frozen-{pushes}.pt"

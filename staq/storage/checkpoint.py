@@ -2,7 +2,7 @@
 
 A folder of checkpoints holds three kinds of files, each written once:
 
-    frozen-000123.pt   the networks of push 123
+    frozen-000123.pt   the networks of push 123 (frozen-000120-000123.pt: those merged of four pushes)
     replay-000124.pt   the transitions collected since the checkpoint before the 124th iteration's
     state-000124.pt    everything else after 124 iterations, and the names of the files that belong to it
 
@@ -29,7 +29,7 @@ from staq.storage.atomic_files import DamagedFile, read, verified_content, write
 from staq.storage.environment_snapshot import restores_exactly
 from staq.storage.training_state import Segments, TrainingState, newest_rows, rows_of, training_state
 
-FORMAT = 2
+FORMAT = 3
 RETAINED_STATES = 2
 Model = TypeVar("Model", bound=BaseAlgorithm)
 
@@ -163,7 +163,7 @@ def delete_unused(folder: Path, retained: list[set[str]]) -> None:
     """Deletes every file of a checkpoint that is of none of the retained states."""
     used = set().union(*retained)
     for path in folder.iterdir():
-        if re.fullmatch(r"(state|frozen|replay)-\d+\.pt(\.partial)?", path.name) and path.name not in used:
+        if re.fullmatch(r"(state|frozen|replay)-\d+(-\d+)?\.pt(\.partial)?", path.name) and path.name not in used:
             path.unlink()
 
 

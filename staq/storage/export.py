@@ -38,19 +38,29 @@ def export_model(model: SB3Interface, path: str | Path) -> Path:
             "with vec_env.save(path).",
             stacklevel=3,
         )
+    return export_policy(model.policy, path, *environment_of(model))
+
+
+def environment_of(model: SB3Interface) -> tuple[str | None, bool]:
+    """The name of a model's environment, if it has one, and whether its actions are boundary actions there."""
     spec = model.env.get_attr("spec")[0] if model.env is not None and model.env.has_attr("spec") else None
     wrappers = () if spec is None else spec.additional_wrappers
     boundary = any(wrapper.name == BoundaryActions.__name__ for wrapper in wrappers)
-    return export_policy(model.policy, path, None if spec is None else spec.id, boundary)
+    return None if spec is None else spec.id, boundary
 
 
 def export_policy(
-    policy: StaQPolicy, path: str | Path, environment: str | None = None, boundary_actions: bool = False
+    policy: StaQPolicy,
+    path: str | Path,
+    environment: str | None = None,
+    boundary_actions: bool = False,
+    condensed: dict[str, Any] | None = None,
 ) -> Path:
     """Writes a policy into the folder ``path``.
 
     :param environment: name of the environment that it is for
     :param boundary_actions: whether its actions are those of ``BoundaryActions`` around that environment
+    :param condensed: how far it is from the policy that it was condensed from, if it was
     """
     architecture, improvement = policy.architecture, policy.improvement
     if not isinstance(architecture, ConvMlp):
@@ -85,6 +95,8 @@ def export_policy(
         "memory_size": improvement.memory_size,
         "stack": stack,
     }
+    if condensed is not None:
+        description["condensed"] = condensed
     folder = Path(path)
     if folder.exists() and not (folder.is_dir() and {file.name for file in folder.iterdir()} <= {WEIGHTS, DESCRIPTION}):
         raise FileExistsError(f"{folder} holds something other than an exported policy: name another folder.")

@@ -134,6 +134,9 @@ def _exact(rng: np.random.Generator, mdp: MDP, tau: float, errors: ErrorProcess)
         bounds.theorem_4_2(inexact, optimal, repaired=False),
         bounds.theorem_4_2(inexact, optimal, repaired=True),
     )
+    some = np.random.default_rng(k).dirichlet(np.ones(mdp.n_states))
+    yield _finding("Merging, largest KL to exact", bounds.merging(inexact))
+    yield _finding("Merging, mean KL to exact", bounds.merging(inexact, some))
     policy = run(mdp, Settings(tau, eta, "policy"), ITERATIONS, errors)
     yield _finding("Lemma 4.3", bounds.lemma_4_3(policy, repaired=False), bounds.lemma_4_3(policy, repaired=True))
     shift = float(rng.normal() * 10)

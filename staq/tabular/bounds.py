@@ -7,6 +7,7 @@ one can be read beside the other.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,7 @@ from staq.tabular.operators import (
     discounted_sum,
     expectation,
     kl_divergence,
+    policy_of,
     q_of_policy,
 )
 
@@ -52,6 +54,30 @@ def reward_bound(mdp: MDP, entropy_weight: float) -> float:
 def distance(run: Run, optimal: np.ndarray, k: int) -> float:
     """‖Q* − τ ξ_k‖"""
     return norm(optimal - run.settings.entropy_weight * run.logits[k])
+
+
+# ---------------------------------------------------------------------- merging (ours, docs/theory.md)
+
+
+def merging(run: Run, weights: np.ndarray | None = None) -> list[Sides]:
+    """KL(exact; merged) ≤ D²/8, with D the β-discounted sum of what each merge changes, in span.
+
+    Merges are the run's update errors, and exact mirror descent is that of the run's own Q-functions.
+
+    :param weights: of the states, by which both sides are means (of squares); None is for the largest
+    """
+
+    def size(spans_squared: np.ndarray) -> float:
+        return float(spans_squared.max() if weights is None else weights @ spans_squared)
+
+    alpha, beta = run.settings.alpha, run.settings.beta
+    exact, distance, sides = np.zeros_like(run.logits[0]), 0.0, []
+    for k, error in enumerate(run.update_errors):
+        exact = beta * exact + alpha * run.q[k]
+        distance = beta * distance + math.sqrt(size(np.ptp(error, axis=-1) ** 2))
+        kl = kl_divergence(policy_of(exact), run.log_pi[k + 1])
+        sides.append(Sides(size(kl), distance**2 / 8))
+    return sides
 
 
 # ---------------------------------------------------------------------- lemmas

@@ -52,7 +52,7 @@ def as_plain(model: StaQ, weights: Weights) -> plain.Ensemble:
 
 def plain_stack(model: StaQ) -> list[plain.Ensemble]:
     stack: Any = model.policy.improvement
-    return [as_plain(model, stack.stack.ensemble(push)) for push in stack.stack.retained_pushes]
+    return [as_plain(model, stack.stack.ensemble(entry)) for entry in stack.stack.entries]
 
 
 def plain_settings(model: StaQ) -> plain.Settings:

@@ -91,4 +91,5 @@ def test_an_agent_with_batch_norm_trains(algorithm: str, evaluation: str) -> Non
     (statistic,) = (name for name in weights if name.endswith("running_mean"))
     assert weights[statistic].abs().max() > 0
     if algorithm == "StaQ":
-        assert not torch.equal(model.policy.improvement.stack.ensemble(0)[statistic], torch.zeros(1))
+        stack = model.policy.improvement.stack
+        assert not torch.equal(stack.ensemble(stack.entries[0])[statistic], torch.zeros(1))

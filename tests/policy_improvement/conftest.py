@@ -44,7 +44,7 @@ def improve(update: Actor, critics: QEnsemble) -> LogitsChange:
     states = States(
         obs,
         lambda: critics(obs).mean(0).t(),
-        lambda: update.log_policy(obs).float(),
+        lambda rows: update.log_policy(obs[rows]),
         lambda n: torch.randint(len(obs), (n or 1, 24), generator=GENERATOR),
     )
     return update.improve(critics, states, STEP)

@@ -92,11 +92,11 @@ def test_a_push_copies_and_touches_nothing_else() -> None:
     stack, weights = QStack(MLP, 2, 3), random_weights(MLP, 2)
     stack.push(weights, 0.9)
     address = stack.blocks[0]["mlp.0.weight"].data_ptr()
-    frozen = {name: w.clone() for name, w in stack.ensemble(0).items()}
+    frozen = {name: w.clone() for name, w in stack.ensemble(stack.entries[0]).items()}
     for w in weights.values():
         w += 1.0
     stack.push(weights, 0.9)
-    assert all(torch.equal(w, frozen[name]) for name, w in stack.ensemble(0).items())
+    assert all(torch.equal(w, frozen[name]) for name, w in stack.ensemble(stack.entries[0]).items())
     assert stack.blocks[0]["mlp.0.weight"].data_ptr() == address
 
 
@@ -135,8 +135,8 @@ def test_the_ring_keeps_the_last_m(memory: int | None, pushes: int) -> None:
     for k in range(pushes):
         stack.push({name: torch.full((1, *shape), float(k)) for name, shape in stack.shapes.items()}, 0.5)
     kept = list(range(max(0, pushes - (memory or pushes)), pushes))
-    assert list(stack.retained_pushes) == kept
-    assert [stack.ensemble(k)["output.bias"][0, 0].item() for k in kept] == kept
+    assert [(entry.first, entry.last) for entry in stack.entries] == [(k, k) for k in kept]
+    assert [stack.ensemble(entry)["output.bias"][0, 0].item() for entry in stack.entries] == kept
     assert stack.relative_weights == [0.5 ** (pushes - 1 - k) for k in kept]
 
 
@@ -154,8 +154,8 @@ def test_state_round_trips_into_any_larger_limit(pushes: int, new_memory: int | 
     torch.testing.assert_close(loaded.accumulated(obs), stack.accumulated(obs), rtol=1e-5, atol=1e-5)
     more: list[Any] = [random_weights(MLP, 2) for _ in range(4)]
     plain = PlainStack(MLP, new_memory)
-    for push in stack.retained_pushes:
-        plain.push(stack.ensemble(push), 0.8)
+    for entry in stack.entries:
+        plain.push(stack.ensemble(entry), 0.8)
     for weights in more:
         loaded.push(weights, 0.8)
         plain.push(weights, 0.8)

@@ -11,7 +11,7 @@ from typing import Any
 
 from staq import registry
 from staq.baselines.hyperparameters import defaults as baseline_defaults
-from staq.hyperparameters import NO_MEANING_HERE, defaults_of, nearest, not_here
+from staq.hyperparameters import NO_MEANING_HERE, defaults_of, nearest, not_here, only_of
 from staq.registry import ALGORITHMS, load_evaluation, settings_elsewhere
 from staq.storage import data_files
 
@@ -92,4 +92,4 @@ def check_hyperparameters(values: dict[str, Any], algo: str = "staq") -> None:
             raise ValueError(not_here(key, elsewhere[key]))
         if record.ours and key in NO_MEANING_HERE:
             raise ValueError(f"{key!r} has no meaning for {record.class_name}: {NO_MEANING_HERE[key]}.")
-        raise ValueError(f"{algo} has no hyperparameter {key!r}.{nearest(key, known)}")
+        raise ValueError(f"{algo} has no hyperparameter {key!r}.{only_of(key) or nearest(key, known)}")
