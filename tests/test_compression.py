@@ -19,14 +19,19 @@ from tests.conftest import StopAt, TinyExtractor, assert_identical, lambda_model
 from tests.storage.conftest import finish
 
 MERGED: dict[str, Any] = {"memory_size": None, "compression": "merge", "merge_tolerance": 10.0}
+FAST = {"learning_rate": 0.03, "kl_weight": 2.0}  # neighbours that differ
 CASES: list[tuple[Any, str, dict[str, Any]]] = [
     (small_model, "CartPole-v1", {}),
     (small_model, "CartPole-v1", {"weighting": "exact", "n_critics": 1}),
-    (small_model, "CartPole-v1", {"policy_kwargs": {"features_extractor_class": TinyExtractor, "net_arch": [8]}}),
+    (
+        lambda_model,
+        "CartPole-v1",
+        FAST | {"policy_kwargs": {"features_extractor_class": TinyExtractor, "net_arch": [8]}},
+    ),
     (small_model, "MinAtar/Breakout-v1", {}),
-    (lambda_model, "CartPole-v1", {}),
-    (lambda_model, "Pendulum-v1", {"n_critics": 2}),
-    (lambda_model, "MinAtar/Breakout-v1", {"rollouts_per_update": 2}),
+    (lambda_model, "CartPole-v1", FAST),
+    (lambda_model, "Pendulum-v1", FAST | {"n_critics": 2}),
+    (lambda_model, "MinAtar/Breakout-v1", FAST | {"rollouts_per_update": 2}),
 ]
 
 
@@ -49,7 +54,7 @@ def test_fewer_networks_than_pushes_and_the_bound_holds(
     assert rows[-1].networks == networks_of(model)
     assert all(row.states >= LEAST_STATES for row in rows)
     assert all(row.mean_kl < row.kl_bound for row in rows if row.networks < row.pushes)
-    assert rows[-1].mean_kl > 0
+    assert rows[-1].mean_kl > 1e-10, "above rounding"
 
 
 def test_the_audit_against_a_loop_over_all_snapshots(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from importlib import resources
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from staq.hyperparameters import chosen
 
 
-def names(package: str) -> list[str]:
+@functools.cache
+def names(package: str) -> tuple[str, ...]:
     files = resources.files(package).iterdir()
-    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
 
 
 def content(package: str, name: str, what: str) -> dict[str, Any]:

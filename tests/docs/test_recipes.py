@@ -44,7 +44,7 @@ def test_your_own_policy_update(capsys: pytest.CaptureFixture[str]) -> None:
     try:
         run_blocks(UPDATE)
         assert "average on CartPole-v1" in capsys.readouterr().out
-        assert main(["train", "--resume", "runs/average", "--timesteps", "6000"]) == 0
+        assert main(["train", "--resume", "runs/average", "--timesteps", "3000"]) == 0
         assert main(["eval", "runs/average", "--episodes", "2"]) == 0
         assert main(["plot", "runs/average", "--out", "curve.png"]) == 0
         assert "weight average, 1 seed" in capsys.readouterr().out

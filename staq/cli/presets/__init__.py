@@ -6,6 +6,7 @@ A file names what it is for and carries only departures from the algorithm's def
 from __future__ import annotations
 
 import fnmatch
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,11 +47,12 @@ class Preset:
         return registry.with_presets(self.name)
 
 
-def names() -> list[str]:
+def names() -> tuple[str, ...]:
     """Every preset."""
     return data_files.names(__name__)
 
 
+@functools.cache  # a plan of hundreds of runs asks for each of them again and again
 def load(name: str) -> Preset:
     """A preset by name; an unknown name or key is an error that names the nearest."""
     return Preset(name=name, **data_files.content(__name__, name, "preset"))

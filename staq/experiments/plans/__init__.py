@@ -44,7 +44,7 @@ class Experiment:
     """Its runs are not trained but timed deep in them, one after the other, with all cores; seeds are rounds."""
 
 
-def names() -> list[str]:
+def names() -> tuple[str, ...]:
     """Every experiment."""
     return data_files.names(__name__)
 
