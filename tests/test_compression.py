@@ -21,7 +21,7 @@ from tests.storage.conftest import finish
 MERGED: dict[str, Any] = {"memory_size": None, "compression": "merge", "merge_tolerance": 10.0}
 FAST = {"learning_rate": 0.03, "kl_weight": 2.0}  # neighbours that differ
 CASES: list[tuple[Any, str, dict[str, Any]]] = [
-    (small_model, "CartPole-v1", {}),
+    (small_model, "CartPole-v1", {"learning_rate": 0.01}),
     (small_model, "CartPole-v1", {"weighting": "exact", "n_critics": 1}),
     (
         lambda_model,
