@@ -9,7 +9,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,minatar,box2d,mujoco,baselines,experiments,distributed]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,minatar,atari,box2d,mujoco,baselines,experiments,distributed]'
 	touch $(READY)
 
 demo: $(READY)          ## solve CartPole, save the model, draw the curve

@@ -32,6 +32,9 @@ from staq.networks import kernels
 FOLDER = Path(__file__).parent / "results"
 MEMORY_SIZES = (1, 100, 300, 1000)
 LAMBDA_MEMORY_SIZES = (1, 30, 100, 300)
+MERGED_PUSHES = (300, 1000)
+AUDIT = Path(__file__).parent.parent / "results" / "merging" / "tolerance-0.1" / "audit.json"
+"""Of a run with the default tolerance: how many networks its pushes were merged into."""
 PLAIN_LAYERS = ("conv2d", "patches")
 ROUNDS = 3
 GROWTH: dict[str, tuple[int, ...]] = {
@@ -63,6 +66,13 @@ def median_of(results: list[dict[str, Any]]) -> dict[str, Any]:
     return median | {"ms": {phase: statistics.median(result["ms"][phase] for result in results) for phase in phases}}
 
 
+def merged_arguments(pushes: int) -> tuple[Any, ...]:
+    """Of a stack that is merged into as many networks as the audited run held after so many pushes."""
+    rows = json.loads(AUDIT.read_text())
+    networks = next(row["networks"] for row in rows if row["pushes"] >= pushes)
+    return "--memory-size", pushes, "--merged-into", networks
+
+
 def lambda_plan(env_id: str, threads: int) -> list[tuple[str, str, tuple[Any, ...], int]]:
     """λ-returns with all threads, and with one beside what a user would take instead."""
     replay = [(f"{env_id} M=1", "scenario", (env_id, "--memory-size", 1), threads)]
@@ -70,6 +80,9 @@ def lambda_plan(env_id: str, threads: int) -> list[tuple[str, str, tuple[Any, ..
     for m in LAMBDA_MEMORY_SIZES:
         arguments = (env_id, "--memory-size", m, "--iterations", 10 if m == 1 else 3)
         plan.append((f"{env_id} lambda M={m}", "lambda_returns", arguments, threads))
+    for pushes in MERGED_PUSHES:
+        merged = (env_id, *merged_arguments(pushes), "--iterations", 16)  # of which one in two merges
+        plan.append((f"{env_id} lambda merged {pushes}", "lambda_returns", merged, threads))
     plan.append((f"{env_id} lambda, one thread", "lambda_returns", (env_id,), 1))
     plan += [(f"{env_id} PQN, {each}", "plain_pqn", (env_id, "--layers", each), 1) for each in PLAIN_LAYERS]
     return [*plan, (f"{env_id} PPO", "sb3_ppo", (env_id,), 1)]
@@ -88,6 +101,9 @@ def run(threads: int) -> dict[str, Any]:
     plan: list[tuple[str, str, tuple[Any, ...], int]] = []
     for env_id in ENVS.values():
         plan += [(f"{env_id} M={m}", "scenario", (env_id, "--memory-size", m), threads) for m in MEMORY_SIZES]
+        for pushes in MERGED_PUSHES:
+            arguments = (env_id, *merged_arguments(pushes), "--samples", 4)
+            plan.append((f"{env_id} merged {pushes}", "scenario", arguments, threads))
         plan.append((f"{env_id} plain", "plain", (env_id,), threads))
         plan.append((f"{env_id} plain, vmap", "plain", (env_id, "--layers", "vmap"), threads))
         plan.append((f"{env_id} dqn", "sb3_dqn", (env_id,), threads))
@@ -101,7 +117,7 @@ def run(threads: int) -> dict[str, Any]:
     planned = {("memory-size", m): f"{minatar} M={m}" for m in MEMORY_SIZES}
     planned |= dict.fromkeys(USUAL.items(), f"{minatar} M=300")
     points = [(setting, value) for setting, values in GROWTH.items() for value in values]
-    total = ROUNDS * len(plan) + len(set(points) - set(planned)) + 3 * len(ENVS)
+    total = ROUNDS * len(plan) + len(set(points) - set(planned)) + 4 * len(ENVS)
     with tqdm(total=total, unit="measurement") as progress:
 
         def step(label: str, module: str, *arguments: Any, threads: int = threads) -> dict[str, Any]:
@@ -120,6 +136,9 @@ def run(threads: int) -> dict[str, Any]:
         for env_id in ENVS.values():
             few = ("--n-envs", 1, "--steps", 200, "--samples", 1)
             rows[f"{env_id} one environment"] = step(f"{env_id}, one environment", "scenario", env_id, *few)
+            rows[f"{env_id} merged, one environment"] = step(
+                f"{env_id}, merged, one environment", "scenario", env_id, *few, *merged_arguments(300)
+            )
             rows[f"{env_id} plain, batched layers"] = step(
                 f"{env_id}, plain with our layers", "plain", env_id, "--layers", "batched"
             )
@@ -141,6 +160,7 @@ def run(threads: int) -> dict[str, Any]:
         | {"kernels": kernels.available()},
         "calibration": {"peak_gflops": peak / 1e9, "all_gflops": [rate / 1e9 for rate in rates]},
         "ratios": {name: ratios(env_id, rows, peak) for name, env_id in ENVS.items()},
+        "merged_ratios": {name: merged_ratios(env_id, rows) for name, env_id in ENVS.items()},
         "lambda_ratios": {name: lambda_ratios(env_id, rows, peak) for name, env_id in LAMBDA_ENVS.items()},
         "rows": rows,
         "floor_ms": {name: floor(env_id, peak) for name, env_id in ENVS.items()},
@@ -171,22 +191,49 @@ def ratios(env_id: str, rows: dict[str, dict[str, Any]], peak: float) -> dict[st
     }
 
 
+def merged_ratios(env_id: str, rows: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """What a merged stack costs over M = 1, and what it saves where one environment reads the whole stack by itself."""
+    single, whole, alone = (
+        rows[f"{env_id} {label}"] for label in ("M=1", "one environment", "merged, one environment")
+    )
+    found = {
+        "one_environment_acting": whole["ms"]["acting"] / alone["ms"]["acting"],
+        "one_environment_step": whole["total_ms"] / alone["total_ms"],
+    }
+    for pushes in MERGED_PUSHES:
+        merged = rows[f"{env_id} merged {pushes}"]
+        found |= {
+            f"merged{pushes}_over_m1": merged["total_ms"] / single["total_ms"],
+            f"merged{pushes}_memory_over_m1": merged["peak_gb"] / single["peak_gb"],
+            f"merged{pushes}_merging_percent": 100 * merged["ms"]["merge"] / merged["total_ms"],
+        }
+    return found
+
+
 def lambda_ratios(env_id: str, rows: dict[str, dict[str, Any]], peak: float) -> dict[str, float]:
-    """What λ-returns come to; above 1 is faster, but for the last two, where below is."""
+    """What λ-returns come to; above 1 is faster in the first three, below it in the others."""
     ms = {m: rows[f"{env_id} lambda M={m}"]["total_ms"] for m in LAMBDA_MEMORY_SIZES}
     alone = rows[f"{env_id} lambda, one thread"]
     outside = alone["total_ms"] - alone["ms"]["env"]
 
-    def extra_over_row(m: int) -> float:
-        return (ms[m] - ms[1]) / (1000 * step_flops(env_id, m)["stack row"] / N_CRITICS / peak)  # one critic here
+    def row_ms(networks: int) -> float:
+        return 1000 * step_flops(env_id, networks)["stack row"] / N_CRITICS / peak  # one critic here
 
-    return {
+    def extra_over_row(m: int) -> float:
+        return (ms[m] - ms[1]) / row_ms(m)
+
+    found = {
         "replay_over_lambda": rows[f"{env_id} M=1"]["total_ms"] / ms[1],
         "pqn_over_lambda": min(rows[f"{env_id} PQN, {each}"]["ms"]["outside"] for each in PLAIN_LAYERS) / outside,
         "ppo_over_lambda": rows[f"{env_id} PPO"]["ms"]["outside"] / outside,
         "m100_extra_over_row": extra_over_row(100),
         "m300_extra_over_row": extra_over_row(300),
     }
+    for pushes in MERGED_PUSHES:
+        merged, networks = rows[f"{env_id} lambda merged {pushes}"], merged_arguments(pushes)[-1]
+        found[f"merged{pushes}_extra_over_row"] = (merged["total_ms"] - ms[1]) / row_ms(networks)
+        found[f"merged{pushes}_merging_percent"] = 100 * merged["ms"]["merge"] / merged["total_ms"]
+    return found
 
 
 def main() -> None:

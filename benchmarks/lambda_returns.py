@@ -20,8 +20,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from staq import StaQ
 from staq.cli import presets
 from staq.envs.make import make_envs
-from staq.experiments.timing import keep_phases, peak_memory
-from staq.networks.ensemble import QEnsemble
+from staq.experiments.timing import MERGING, Timed, fill_stack, keep_phases, peak_memory
+from staq.policy_improvement.stack import Stack
 
 N_ENVS, N_STEPS, EPOCHS, MINIBATCH = 128, 32, 2, 128
 """Of the preset minatar-lambda, for those it is compared with."""
@@ -55,16 +55,14 @@ class Stopwatch(VecEnvWrapper):
         found["outside"] = per_step * (time.perf_counter() - start) - found["env"]
 
 
-def full_model(env_id: str, memory_size: int) -> StaQ:
-    """As it is deep in a run: M untrained networks on the stack."""
+def full_model(env_id: str, memory_size: int, merged_into: int | None = None) -> StaQ:
+    """As it is deep in a run: M untrained networks on the stack, or fewer that stand for as many pushes."""
     preset = presets.for_environment(env_id, evaluation="lambda")
-    settings = preset.hyperparameters | {"memory_size": memory_size, "seed": 0, "device": "cpu"}
+    memory: dict[str, Any] = {"memory_size": memory_size} if merged_into is None else MERGING
+    settings = preset.hyperparameters | memory | {"seed": 0, "device": "cpu"}
     model = StaQ(preset.policy, Stopwatch(make_envs(env_id, preset.n_envs)), **settings)
     assert (preset.n_envs, model.policy_update_interval) == (N_ENVS, N_ENVS * N_STEPS)
-    stack: Any = model.policy.improvement
-    untrained = (QEnsemble(model.policy.architecture, model.shared.n_critics).weights for _ in range(memory_size))
-    decay = [model.step_size.beta**age for age in reversed(range(memory_size))]
-    stack.stack.restore(memory_size, decay, stack.stack.prefactor, untrained)
+    fill_stack(model, memory_size, merged_into)
     return model
 
 
@@ -72,10 +70,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env")
     parser.add_argument("--memory-size", type=int, default=1)
+    parser.add_argument("--merged-into", type=int, help="networks that stand for memory-size pushes")
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
     options = parser.parse_args()
-    model = full_model(options.env, options.memory_size)
+    model = full_model(options.env, options.memory_size, options.merged_into)
     envs, phases, steps = model.env, keep_phases(model), N_ENVS * N_STEPS
+    improvement = model.policy.improvement
+    assert isinstance(improvement, Stack)
+    merging = Timed(improvement.merging, "merge_due")
     assert isinstance(envs, Stopwatch)
     found = []
     for _ in range(options.iterations + 1):
@@ -83,9 +85,11 @@ def main() -> None:
             model.learn(steps, reset_num_timesteps=model.iteration == 0, log_interval=None)
         parts = {phase: 1000 * seconds / steps for phase, seconds in phases[-1].items()}
         acting = parts.pop("collect") - times["env"]
-        parts = {"env": times["env"], "acting": acting, **parts}
+        merge = 1000 * merging.take() / steps
+        parts = {"env": times["env"], "acting": acting, **parts, "improve": parts["improve"] - merge, "merge": merge}
         found.append(parts | {"rest": times["env"] + times["outside"] - sum(parts.values())})
     ms = {part: statistics.median(times[part] for times in found[1:]) for part in found[0]}
+    ms["merge"] = statistics.mean(times["merge"] for times in found[1:])  # of which some iterations have none
     print(json.dumps({"ms": ms, "total_ms": sum(ms.values()), "peak_gb": peak_memory()}))
 
 

@@ -15,12 +15,28 @@ LAMBDA_RATIOS = {
     "ppo_over_lambda": "SB3's PPO takes … times as long outside of the environments, one thread",
     "m100_extra_over_row": "M = 100 over M = 1 costs … times its arithmetic",
     "m300_extra_over_row": "M = 300 over M = 1 costs … times its arithmetic",
+    "merged300_extra_over_row": "300 pushes, merged, cost … times the arithmetic of their networks",
+    "merged1000_extra_over_row": "1,000 pushes, merged, cost … times the arithmetic of their networks",
+    "merged300_merging_percent": "of that time merging takes … % at 300 pushes",
+    "merged1000_merging_percent": "and … % at 1,000",
+}
+MERGED_RATIOS = {
+    "merged300_over_m1": "300 pushes, merged, take … times as long as M = 1",
+    "merged1000_over_m1": "1,000 pushes, merged, take … times as long as M = 1",
+    "merged300_memory_over_m1": "300 pushes, merged, take … times the memory of M = 1",
+    "merged1000_memory_over_m1": "1,000 pushes, merged, take … times the memory of M = 1",
+    "merged300_merging_percent": "merging takes … % of the time at 300 pushes",
+    "merged1000_merging_percent": "and … % at 1,000",
+    "one_environment_acting": "one environment acts … times faster than with M = 300",
+    "one_environment_step": "its whole step is … times faster than with M = 300",
 }
 LAMBDA_ROWS = {
     "λ-returns, M = 1": "lambda M=1",
     "λ-returns, M = 30": "lambda M=30",
     "λ-returns, M = 100": "lambda M=100",
     "λ-returns, M = 300": "lambda M=300",
+    "λ-returns, 300 pushes merged": "lambda merged 300",
+    "λ-returns, 1,000 pushes merged": "lambda merged 1000",
     "λ-returns, M = 1, one thread": "lambda, one thread",
     "a plain PQN by conv2d, one thread": "PQN, conv2d",
     "a plain PQN by patches, one thread": "PQN, patches",
@@ -39,7 +55,10 @@ ROWS = {
     "StaQ, M = 100": "M=100",
     "StaQ, M = 300": "M=300",
     "StaQ, M = 1000": "M=1000",
+    "exact, 300 pushes merged": "merged 300",
+    "exact, 1,000 pushes merged": "merged 1000",
     "StaQ, M = 300, one environment for 50": "one environment",
+    "exact, 300 pushes merged, one environment": "merged, one environment",
     "SB3's DQN": "dqn",
     "the plain scheme, M = 300": "plain",
     "the plain scheme by torch.vmap": "plain, vmap",
@@ -55,12 +74,14 @@ def summary(results: dict[str, Any]) -> str:
     """The ratios: they travel between machines better than milliseconds do."""
     lines = [f"| StaQ at M = 300 | {HEADING} |", RULE]
     lines += [_line(words, [f"{results['ratios'][name][key]:.2f}" for name in ENVS]) for key, words in RATIOS.items()]
-    if "lambda_ratios" in results:
-        lines += ["", f"| StaQ on λ-returns | {LAMBDA_HEADING} |", RULE]
-        lines += [
-            _line(words, [f"{results['lambda_ratios'][name][key]:.2f}" for name in LAMBDA_ENVS])
-            for key, words in LAMBDA_RATIOS.items()
-        ]
+    for key, title, envs, ratios in (
+        ("merged_ratios", f"| exact mirror descent, merged | {HEADING} |", ENVS, MERGED_RATIOS),
+        ("lambda_ratios", f"| StaQ on λ-returns | {LAMBDA_HEADING} |", LAMBDA_ENVS, LAMBDA_RATIOS),
+    ):
+        if key in results:
+            lines += ["", title, RULE]
+            found = [results[key][name] for name in envs]
+            lines += [_line(words, [f"{each[ratio]:.2f}" for each in found]) for ratio, words in ratios.items()]
     machine, peak = results["machine"], results["calibration"]["peak_gflops"]
     kernels = "with" if machine["kernels"] else "without"
     rate = f"{machine['threads']} threads, {peak:.0f} GFLOP/s"
@@ -72,6 +93,8 @@ def markdown(results: dict[str, Any]) -> str:
     rows, floor = results["rows"], results["floor_ms"]
     lines = [summary(results), "", f"| ms per environment step (peak memory) | {HEADING} |", RULE]
     for words, suffix in ROWS.items():
+        if f"{ENVS['cartpole']} {suffix}" not in rows:  # of a run before it was measured
+            continue
         cells = [rows[f"{env_id} {suffix}"] for env_id in ENVS.values()]
         lines.append(_line(words, [f"{cell['total_ms']:.2f} ({cell['peak_gb']:.2f} GB)" for cell in cells]))
     lines.append(_line("arithmetic floor, M = 300", [f"{floor[name]['300']:.2f}" for name in ENVS]))

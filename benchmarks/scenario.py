@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("env")
     parser.add_argument("--algo", choices=registry.ours(), default="staq")
     parser.add_argument("--memory-size", type=int, default=300)
+    parser.add_argument("--merged-into", type=int, help="networks that stand for memory-size pushes")
     parser.add_argument("--n-envs", type=int, default=50)
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE)
     parser.add_argument("--buffer-size", type=int, default=BUFFER_SIZE)

@@ -19,7 +19,7 @@ from benchmarks.plain import phases
 from benchmarks.plain_pqn import Network, iteration
 from benchmarks.report import BEGIN, END, markdown, publish, summary
 from staq.envs.make import make_envs
-from staq.experiments.timing import dqn_like_staq, dqn_ms
+from staq.experiments.timing import dqn_like_staq, dqn_ms, merged_sizes
 
 ROOT = Path(__file__).parent.parent
 
@@ -61,6 +61,26 @@ def test_the_lambda_scenario_is_the_presets() -> None:
     model.learn(N_ENVS * N_STEPS)
     assert (model.n_epochs, model.batch_size) == (EPOCHS, MINIBATCH)  # type: ignore[attr-defined]
     assert len(model.policy.improvement.stack) == 3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("pushes", "networks"), [(300, 20), (300, 60), (1000, 40)])
+def test_the_merged_scenario_stands_for_all_pushes(pushes: int, networks: int) -> None:
+    sizes = merged_sizes(pushes, networks)
+    assert sum(sizes) == pushes
+    assert len(sizes) == max(networks, len(merged_sizes(pushes, 1)))
+    model = lambda_model_of("MinAtar/Breakout-v1", pushes, networks)
+    stack = model.policy.improvement.stack  # type: ignore[attr-defined]
+    assert (len(stack), stack.n_pushed) == (len(sizes), pushes)
+    beta = model.step_size.beta
+    assert sum(stack.relative_weights) == pytest.approx((1 - beta**pushes) / (1 - beta))
+
+
+def test_the_merged_scenario_merges() -> None:
+    model = lambda_model_of("MinAtar/Breakout-v1", 300, 20)
+    model.learn(4 * N_ENVS * N_STEPS)
+    stack = model.policy.improvement.stack  # type: ignore[attr-defined]
+    assert stack.n_pushed == 304
+    assert len(stack) < len(merged_sizes(300, 20)) + 4
 
 
 def test_the_readmes_have_the_last_figures() -> None:

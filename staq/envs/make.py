@@ -9,9 +9,17 @@ from stable_baselines3.common.vec_env import VecMonitor
 
 from staq.actions import BoundaryActions
 from staq.envs import mujoco
+from staq.envs.atari import is_atari, make_atari
 from staq.envs.sequential_vec_env import SequentialVecEnv
 
-EXTRA_OF = {"MinAtar": "minatar", "Box2D": "box2d", "box2d": "box2d", "mujoco": "mujoco", "MuJoCo": "mujoco"}
+EXTRA_OF = {
+    "MinAtar": "minatar",
+    "Atari": "atari",
+    "Box2D": "box2d",
+    "box2d": "box2d",
+    "mujoco": "mujoco",
+    "MuJoCo": "mujoco",
+}
 
 
 def make_envs(env_id: str, n_envs: int, actions: str | None = None) -> VecMonitor:
@@ -22,9 +30,12 @@ def make_envs(env_id: str, n_envs: int, actions: str | None = None) -> VecMonito
 def make_env(env_id: str, actions: str | None = None, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """One environment; a missing extra, an unknown name or actions of another kind are a clear error."""
     try:
-        options = mujoco.options_for(env_id, recorded=render_mode is not None)
-        # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
-        env = gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **options)
+        if is_atari(env_id):
+            env = make_atari(env_id, render_mode)
+        else:
+            options = mujoco.options_for(env_id, recorded=render_mode is not None)
+            # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
+            env = gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **options)
     except gymnasium.error.DependencyNotInstalled as error:
         extra = next((name for word, name in EXTRA_OF.items() if word in str(error)), None)
         hint = f" Install it with: pip install 'staq[{extra}]'" if extra else ""

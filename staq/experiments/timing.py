@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 import statistics
 import time
+from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,11 @@ from staq.cli.runs import Config, build
 from staq.envs.make import make_envs
 from staq.experience.accumulated_logits import Accumulate
 from staq.loop import PolicyMirrorDescent
+from staq.networks.architecture import Weights
 from staq.networks.conv_mlp import ConvMlp
 from staq.networks.ensemble import QEnsemble
+from staq.policy_improvement.merging import pair_due
+from staq.policy_improvement.q_stack import QStack
 from staq.policy_improvement.stack import Stack
 from staq.registry import ALGORITHMS
 
@@ -29,7 +34,8 @@ N_CRITICS, BATCH_SIZE, BUFFER_SIZE, INTERVAL, WINDOW = 2, 256, 50_000, 5000, 200
 """The paper's settings: an iteration is INTERVAL environment steps, a window what lies between two hard copies."""
 STEPS, SAMPLES = 600, 2
 """Environment steps of a shortened iteration, and how many are measured, after one to warm up."""
-PHASES = ("acting", "env", "targets", "gradient", "refresh", "push")
+PHASES = ("acting", "env", "targets", "gradient", "refresh", "push", "merge")
+MERGING: dict[str, Any] = {"memory_size": None, "compression": "merge"}
 Phases = dict[str, float]
 
 
@@ -45,10 +51,12 @@ def keep_phases(model: PolicyMirrorDescent) -> list[Phases]:
 
 
 class Timed:
-    """Adds up the seconds that are spent in one method of one object."""
+    """Adds up the seconds that are spent in one method of one object; none where there is no such object."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self.seconds = 0.0
+        if owner is None:
+            return
         method = getattr(owner, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -77,14 +85,18 @@ def full_model(
     n_envs: int = 50,
     width: int | None = None,
     algo: str = "staq",
+    merged_into: int | None = None,
     **settings: Any,
 ) -> PolicyMirrorDescent:
-    """A model as it is deep in a run: M untrained networks on the stack, the replay full of one iteration's states."""
+    """A model as it is deep in a run: M untrained networks on the stack, the replay full of one iteration's states.
+
+    :param merged_into: how many networks stand for the M pushes, of a stack that merges
+    """
     preset = presets.for_environment(env_id)
     if width is not None:
         settings["policy_kwargs"] = {"net_arch": [width] if preset.policy == "CnnPolicy" else [width, width]}
     if algo == "staq":
-        settings["memory_size"] = memory_size
+        settings |= {"memory_size": memory_size} if merged_into is None else MERGING
     settings = preset.hyperparameters | {"device": "cpu"} | settings | {"gradient_steps": 1, "seed": 0}
     model = ALGORITHMS[algo].load()(preset.policy, make_envs(env_id, n_envs), **settings)
     model.collect(_started(model))
@@ -92,15 +104,43 @@ def full_model(
     for rows in (*(getattr(replay, name) for name in replay.TRANSITION), replay.accumulated.values):
         rows[:] = rows[torch.arange(len(rows)) % INTERVAL]
     replay.full, replay.pos = True, 0
-    improvement = model.policy.improvement
-    if isinstance(improvement, Stack):
-        stack = improvement.stack
-        untrained = (QEnsemble(model.policy.architecture, model.n_critics).weights for _ in range(memory_size))
-        decay = [model.step_size.beta**age for age in reversed(range(memory_size))]
-        stack.restore(memory_size, decay, stack.prefactor, untrained)
+    if isinstance(model.policy.improvement, Stack):
+        fill_stack(model, memory_size, merged_into)
     model._begin_iteration()
     model.gradient_steps = -1
     return model
+
+
+def fill_stack(model: PolicyMirrorDescent, pushes: int, merged_into: int | None = None) -> None:
+    """Puts untrained networks on the stack: one for every push, or fewer, alike as neighbours are, for all of them."""
+    stack: QStack = model.policy.improvement.stack  # type: ignore[assignment]
+    architecture, n_critics = model.policy.architecture, model.shared.n_critics
+    sizes = [1] * pushes if merged_into is None else merged_sizes(pushes, merged_into)
+    last = list(accumulate(sizes))
+    spans = [[end - size, end - 1] for end, size in zip(last, sizes, strict=True)]
+    beta = model.step_size.beta
+    weights = [sum(beta ** (pushes - 1 - push) for push in range(first, end + 1)) for first, end in spans]
+    first = QEnsemble(architecture, n_critics).weights
+
+    def networks() -> Iterator[Weights]:
+        for _ in sizes:
+            other = QEnsemble(architecture, n_critics).weights
+            yield other if merged_into is None else {name: w.lerp(other[name], 1e-2) for name, w in first.items()}
+
+    stack.restore(pushes, weights, stack.prefactor, networks(), spans)
+
+
+def merged_sizes(pushes: int, networks: int) -> list[int]:
+    """Pushes per entry of an exponential histogram, oldest first; the largest in halves where merges were refused."""
+    sizes: list[int] = []
+    for _ in range(pushes):
+        sizes.append(1)
+        while (start := pair_due(sizes, len(sizes))) is not None:
+            sizes[start : start + 2] = [2 * sizes[start]]
+    while len(sizes) < networks:
+        at = sizes.index(max(sizes))
+        sizes[at : at + 1] = [sizes[at] - sizes[at] // 2, sizes[at] // 2]
+    return sizes
 
 
 def _started(model: PolicyMirrorDescent) -> BaseCallback:
@@ -120,11 +160,12 @@ def measured(model: PolicyMirrorDescent, steps: int, samples: int) -> Phases:
     improvement, iterations = model.policy.improvement, keep_phases(model)
     env = Timed(model.env, "step")
     pending, n_pending = Timed(model.experience, "complete"), _counted(model)
-    push = Timed(improvement.stack, "push") if isinstance(improvement, Stack) else None
+    parts = (improvement.stack, improvement.merging) if isinstance(improvement, Stack) else (None, None)
+    push, merging = Timed(parts[0], "push"), Timed(parts[1], "merge_due")
     found: list[Phases] = []
     for _ in range(samples + 1):
         model.learn(steps, reset_num_timesteps=False, log_interval=None)
-        spent, in_env, in_push = iterations[-1], env.take(), 0.0 if push is None else push.take()
+        spent, in_env, in_push, in_merging = iterations[-1], env.take(), push.take(), merging.take()
         in_pending, n_envs = pending.take(), model.env.num_envs
         whole = in_pending * (n_envs + (n_pending[-1] - n_envs) * INTERVAL / steps) / n_pending[-1]
         found.append(
@@ -133,8 +174,9 @@ def measured(model: PolicyMirrorDescent, steps: int, samples: int) -> Phases:
                 "env": in_env / steps,
                 "targets": spent["targets"] / steps,
                 "gradient": spent["gradient"] / steps,
-                "refresh": (spent["improve"] - in_push) / INTERVAL,
+                "refresh": (spent["improve"] - in_push - in_merging) / INTERVAL,
                 "push": in_push / INTERVAL,
+                "merge": in_merging / INTERVAL,
             }
         )
     return {phase: 1000 * statistics.median(sample[phase] for sample in found[1:]) for phase in PHASES}

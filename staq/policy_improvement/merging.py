@@ -62,12 +62,12 @@ class Merging:
         self.distance = 0.0
         """D, a bound on the distance of c to that of exact mirror descent (``span_norm``, ``docs/theory.md``)."""
         self.last_kl = 0.0
-        """Mean KL of the last call's merges, in all."""
+        """Mean KL of the last update's merges, in all."""
         self.refused: dict[int, int] = {}
         """After which push a refused pair is tried again, by its first push."""
 
     @torch.no_grad()
-    def __call__(self, stack: QStack, states: States, tolerance: float) -> None:
+    def merge_due(self, stack: QStack, states: States, tolerance: float) -> None:
         """Merges what is due and changes the policy by a mean KL below ``tolerance`` of a median update."""
         self.last_kl = 0.0
         if not self.movements:

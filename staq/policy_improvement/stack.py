@@ -84,7 +84,7 @@ class Stack(PolicyImprovement):
 
     def improve(self, q_net: QEnsemble, states: States, step_size: StepSize) -> LogitsChange:
         if self.settings.compression == "merge":
-            self.merging(self.stack, states, self.settings.merge_tolerance)
+            self.merging.merge_due(self.stack, states, self.settings.merge_tolerance)
         self.merging.distance *= step_size.beta  # merges fade as their members do
         new_weight = 1.0 if self.settings.weighting == "current" else step_size.alpha
         return self.stack.push(q_net.weights, step_size.beta, new_weight)

@@ -25,8 +25,18 @@ def test_a_scenario_is_full_and_every_phase_is_timed() -> None:
     assert not torch.equal(model.replay.observations[0], model.replay.observations[1])
     ms = measured(model, steps=20, samples=1)
     assert set(ms) == set(PHASES)
-    assert all(value > 0 for value in ms.values())
+    assert all(value > 0 for phase, value in ms.items() if phase != "merge")
+    assert ms["merge"] == 0
     assert len(model.policy.improvement.frozen_names()) == 7
+
+
+def test_a_merged_scenario_merges() -> None:
+    model = full_model("CartPole-v1", memory_size=40, n_envs=10, width=8, merged_into=16)
+    ms = measured(model, steps=20, samples=3)
+    assert all(value > 0 for value in ms.values())
+    stack = model.policy.improvement.stack
+    assert stack.n_pushed == 44
+    assert len(stack) < 20
 
 
 def test_variants_are_scenarios_too() -> None:

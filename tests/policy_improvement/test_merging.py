@@ -191,18 +191,18 @@ def test_what_moves_the_policy_too_far_is_left_for_later(architecture: Architect
     stack, schedule = pushed(architecture, 5, 0.5), Merging()
     schedule.movements.append(1e-12)
     before = stack.get_extra_state()
-    schedule(stack, states_of(stack), 0.1)
+    schedule.merge_due(stack, states_of(stack), 0.1)
     assert len(stack) == 5
     assert schedule.refused == {0: 7}
     after = stack.get_extra_state()
     assert all(torch.equal(w, after["networks"][name]) for name, w in before["networks"].items())
     assert schedule.distance == schedule.last_kl == 0.0
     schedule.movements[0] = 1e12
-    schedule(stack, states_of(stack), 0.1)
+    schedule.merge_due(stack, states_of(stack), 0.1)
     assert len(stack) == 5  # not yet
     for _ in range(2):
         stack.push(random_weights(architecture, 2), 0.95)
-    schedule(stack, states_of(stack), 0.1)
+    schedule.merge_due(stack, states_of(stack), 0.1)
     assert [entry.n_pushes for entry in stack.entries] == [2, 2, 1, 1, 1]
     assert schedule.refused == {}
 
@@ -214,7 +214,7 @@ def test_a_merge_moves_the_policy_as_far_as_it_says(architecture: Architecture) 
     states, factors = states_of(stack), architecture.factors
     _, test = split(len(states))
     before = states.log_pi_at(test)
-    schedule(stack, states, 0.1)
+    schedule.merge_due(stack, states, 0.1)
     assert [entry.n_pushes for entry in stack.entries] == [2, 1, 1, 1]
     after = states_of(stack).log_pi_at(test)
     assert schedule.last_kl == pytest.approx(kl_divergence(before, after).mean().item(), rel=0.02)
