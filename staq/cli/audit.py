@@ -1,10 +1,11 @@
-"""``staq audit``: how far a run's policy is from exact mirror descent."""
+"""``staq audit``: how far policies are from exact mirror descent."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from staq.cli.options import whole_number
 if TYPE_CHECKING:
     from staq.policy_improvement.audit import Distance
 
+AUDIT = "audit.json"
+
 
 def add_command(commands: Any) -> None:
     """``staq audit``"""
@@ -21,14 +24,34 @@ def add_command(commands: Any) -> None:
         "audit",
         help="how far a run's policy is from exact mirror descent",
         description="Recomputes exact mirror descent from every network that a run with --keep-snapshots has pushed, "
-        "and compares its policies along the run. Writes audit.json and audit.png into the run.",
+        f"and compares its policies along the run. Writes {AUDIT} and audit.png into the run. Of several runs it draws "
+        "one figure; those whose snapshots are gone are as they were audited before.",
     )
     command.set_defaults(command=audit)
-    command.add_argument("run", type=Path, metavar="RUN")
-    command.add_argument("--points", type=whole_number, default=20, help="policies along the run (%(default)s)")
+    command.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    command.add_argument("--points", type=whole_number, default=20, help="policies along a run (%(default)s)")
+    command.add_argument(
+        "--out", type=Path, default=Path("audit.png"), metavar="FILE", help="figure of several runs (%(default)s)"
+    )
 
 
 def audit(options: argparse.Namespace) -> None:
+    from staq.cli.runs import Config
+
+    audited: dict[str, Sequence[Distance]] = {}
+    for run in options.runs:
+        config = Config.load(run)
+        name = f"{config.env}, {_words(config.hyperparameters)}, seed {config.seed}"
+        audited[name] = rows = rows_of(run, options.points)
+        print(name)
+        _print(rows)
+    if len(options.runs) > 1:
+        draw_together(audited, options.out)
+        print(options.out)
+
+
+def rows_of(run: Path, points: int) -> list[Distance]:
+    """Recomputed from a run's snapshots and written into it, or as they were written before."""
     from tqdm import tqdm
 
     from staq.cli.runs import Config, build
@@ -36,17 +59,32 @@ def audit(options: argparse.Namespace) -> None:
     from staq.policy_improvement import audit as audits
     from staq.storage.snapshots import read_snapshots
 
-    run: Path = options.run
     config, folder = Config.load(run), run / "snapshots"
+    if not folder.exists() and (run / AUDIT).exists():
+        return [audits.Distance(**row) for row in json.loads((run / AUDIT).read_text())]
     n = len(list(read_snapshots(folder)))
     env = make_envs(config.env, config.n_envs, config.actions)
     policy: Any = build(config, env).policy
     env.close()
-    points = {-(-n * (i + 1) // options.points) for i in range(options.points)}
+    wanted = {-(-n * (i + 1) // points) for i in range(points)}
     snapshots = tqdm(read_snapshots(folder), total=n, unit=" pushes", desc="audit")
-    rows = list(audits.audit(policy.architecture, policy.n_critics, snapshots, points.__contains__))
+    rows = list(audits.audit(policy.architecture, policy.n_critics, snapshots, wanted.__contains__))
     if not rows:
         raise ValueError(f"{run} has visited fewer than {audits.LEAST_STATES} states yet: let it go on.")
+    (run / AUDIT).write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    draw(rows, run / "audit.png", f"{config.env}, seed {config.seed}")
+    print(run / AUDIT, run / "audit.png", sep="\n")
+    return rows
+
+
+def _words(hyperparameters: Mapping[str, Any]) -> str:
+    """What tells merged runs apart."""
+    if hyperparameters.get("compression", "none") == "none":
+        return "unmerged"
+    return f"tolerance {hyperparameters.get('merge_tolerance', 0.1)}"
+
+
+def _print(rows: Sequence[Distance]) -> None:
     print(
         f"{'pushes':>8}{'networks':>10}{'mean KL':>11}{'largest':>11}{'bound':>11}{'one update':>12}{'same greedy':>13}"
     )
@@ -60,32 +98,49 @@ def audit(options: argparse.Namespace) -> None:
         f"KL(exact; run's) is {last.mean_kl / last.median_policy_kl:.3f} of a median policy update, with "
         f"{last.networks} networks for {last.pushes} pushes, on {last.states} states visited last."
     )
-    (run / "audit.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
-    draw(rows, run / "audit.png", f"{config.env}, seed {config.seed}")
-    print(run / "audit.json", run / "audit.png", sep="\n")
 
 
 def draw(rows: Sequence[Distance], out: Path, title: str) -> None:
     """Distances on the left, networks on the right, against pushes."""
+    with _panels(out) as (left, right):
+        pushes = [row.pushes for row in rows]
+        for name, label, style in (
+            ("median_policy_kl", "one policy update (median)", "k--"),
+            ("kl_bound", "bound", ":"),
+            ("largest_kl", "largest", "-"),
+            ("mean_kl", "mean", "-"),
+        ):
+            left.plot(pushes, [getattr(row, name) for row in rows], style, label=label, marker=".")
+        left.set(yscale="log", xlabel="pushes", ylabel="KL(exact; merged)", title=title)
+        right.plot(pushes, [row.networks for row in rows], marker=".")
+        right.set(xlabel="pushes", ylabel="networks", ylim=(0, None))
+        left.legend(frameon=False, fontsize="small")
+
+
+def draw_together(audited: Mapping[str, Sequence[Distance]], out: Path) -> None:
+    """Distances as shares of a policy update on the left, networks on the right, a line per run."""
+    with _panels(out) as (left, right):
+        for name, rows in audited.items():
+            pushes = [row.pushes for row in rows]
+            left.plot(pushes, [row.mean_kl / row.median_policy_kl for row in rows], marker=".", label=name)
+            right.plot(pushes, [row.networks for row in rows], marker=".")
+        left.axhline(0.5, color="k", linestyle="--", label="half of an update")
+        left.set(yscale="log", xlabel="pushes", ylabel="mean KL(exact; merged) / one update")
+        right.set(xlabel="pushes", ylabel="networks", ylim=(0, None))
+        left.legend(frameon=False, fontsize="x-small")
+
+
+@contextmanager
+def _panels(out: Path) -> Iterator[tuple[Any, Any]]:
+    """Two panels, side by side, written to a file."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    pushes = [row.pushes for row in rows]
-    for name, label, style in (
-        ("median_policy_kl", "one policy update (median)", "k--"),
-        ("kl_bound", "bound", ":"),
-        ("largest_kl", "largest", "-"),
-        ("mean_kl", "mean", "-"),
-    ):
-        left.plot(pushes, [getattr(row, name) for row in rows], style, label=label, marker=".")
-    left.set(yscale="log", xlabel="pushes", ylabel="KL(exact; merged)", title=title)
-    right.plot(pushes, [row.networks for row in rows], marker=".")
-    right.set(xlabel="pushes", ylabel="networks", ylim=(0, None))
+    yield left, right
     for axis in (left, right):
         axis.grid(alpha=0.3)
-    left.legend(frameon=False, fontsize="small")
     figure.savefig(out, dpi=110)
     plt.close(figure)

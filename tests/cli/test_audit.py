@@ -33,6 +33,20 @@ def test_a_run_is_audited_along_its_way(merged: Path, capsys: pytest.CaptureFixt
     assert (merged / "audit.png").stat().st_size > 10_000
 
 
+def test_several_runs_are_drawn_together_and_rows_outlive_snapshots(
+    merged: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main(["audit", str(merged), "--points", "4"]) == 0
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("config.json", "audit.json"):
+        (copy / name).write_text((merged / name).read_text())
+    first = capsys.readouterr().out
+    assert cli.main(["audit", str(copy), str(copy)]) == 0
+    assert first.splitlines()[-1] in capsys.readouterr().out
+    assert (tmp_path / "audit.png").stat().st_size > 10_000
+
+
 def test_info_says_how_a_run_stands(merged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["info", str(merged)]) == 0
     out = capsys.readouterr().out
