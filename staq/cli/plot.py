@@ -148,7 +148,8 @@ def kind_of(config: Config) -> Kind:
     # "factored" is what a continuous space gets anyway.
     actions = config.actions or "factored"
     own = {"algo": config.algo, "policy": config.policy, "n_envs": config.n_envs, "actions": actions}
-    settings = defaults(config.algo) | config.hyperparameters | own
+    evaluation = config.hyperparameters.get("evaluation", "replay")
+    settings = defaults(config.algo, evaluation) | config.hyperparameters | own
     return tuple(sorted((name, _in_words(value)) for name, value in settings.items()))
 
 
@@ -162,7 +163,10 @@ def labels_of(kinds: list[dict[str, str]]) -> list[str]:
     labels = []
     for kind in kinds:
         siblings = [other for other in kinds if _title(other) == _title(kind)]
-        differing = [name for name in sorted(kind) if len({other[name] for other in siblings}) > 1]
+        alike = [other for other in siblings if other.get("evaluation") == kind.get("evaluation")]
+        # Another evaluation has other defaults: its name says so.
+        differing = ["evaluation"] if len(alike) < len(siblings) else []
+        differing += [name for name in sorted(kind) if len({other[name] for other in alike}) > 1]
         labels.append(", ".join([_title(kind), *(f"{name}={kind[name]}" for name in differing)]))
     return labels
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from staq.cli import presets
 from staq.cli.main import main
+from staq.cli.plot import kind_of, labels_of
 from staq.cli.rollouts import Returns, write_rows
-from staq.cli.runs import Config
+from staq.cli.runs import Config, configured
 
 
 def make_run(
@@ -66,3 +68,18 @@ def test_bad_input(words: list[str], message: str, tmp_path: Path, capsys: pytes
     assert message in capsys.readouterr().err
     assert main(["table", str(tmp_path)]) == 1
     assert "is not a run" in capsys.readouterr().err
+
+
+def test_evaluations_are_told_apart_by_their_name() -> None:
+    """And a memory that nobody named is the evaluation's own."""
+    fast = {"evaluation": "lambda", "memory_size": 300}
+    kinds = []
+    for own in ({}, {"evaluation": "lambda"}, fast, fast | {"n_epochs": 7}):
+        preset = presets.for_environment("CartPole-v1", evaluation=str(own.get("evaluation", "replay")))
+        kinds.append(dict(kind_of(configured("CartPole-v1", preset, overrides=own))))
+    assert labels_of(kinds) == [
+        "StaQ M=300, evaluation=replay",
+        "StaQ M=1",
+        "StaQ M=300, evaluation=lambda, n_epochs=4",
+        "StaQ M=300, evaluation=lambda, n_epochs=7",
+    ]
