@@ -73,6 +73,7 @@ def test_the_merged_scenario_stands_for_all_pushes(pushes: int, networks: int) -
     assert (len(stack), stack.n_pushed) == (len(sizes), pushes)
     beta = model.step_size.beta
     assert sum(stack.relative_weights) == pytest.approx((1 - beta**pushes) / (1 - beta))
+    assert stack.relative_weights[-1] == 1.0, "the newest push"
 
 
 def test_the_merged_scenario_merges() -> None:
