@@ -54,8 +54,7 @@ def _replace(owner: Any, name: str, value: Any) -> None:
 
 ABLATIONS: dict[str, Callable[[], None]] = {
     "closed-form gradients": _no_closed_form,
-    "the bit boards kernel": _no_kernel("bit_boards"),
-    "the board layer kernel": _no_kernel("board_layer"),
+    "the boards kernel": _no_kernel("boards"),
     "the dense kernel": _no_kernel("dense"),
     "folded output layers": _no_folded_outputs,
 }

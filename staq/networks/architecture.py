@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -47,7 +48,7 @@ class Architecture(ABC):
     def inputs(self, obs: torch.Tensor) -> torch.Tensor:
         """What every network computes from B observations alike, and ``hidden`` starts from."""
 
-    def inputs_of_many(self, obs: torch.Tensor) -> torch.Tensor:
+    def inputs_of_many(self, obs: torch.Tensor) -> Any:
         """What ``hidden_of_many`` starts from."""
         return self.inputs(obs)
 
@@ -59,7 +60,7 @@ class Architecture(ABC):
         """``hidden`` of networks that learn, whose statistics, if they have any, follow."""
         return self.hidden(weights, inputs)
 
-    def hidden_of_many(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
+    def hidden_of_many(self, weights: Weights, inputs: Any) -> torch.Tensor:
         """``hidden`` of networks that nobody differentiates, by whatever is fastest."""
         return self.hidden(weights, inputs)
 

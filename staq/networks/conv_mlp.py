@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from gymnasium import spaces
@@ -14,8 +15,9 @@ from stable_baselines3.common.preprocessing import get_flattened_obs_dim
 from torch import nn
 
 from staq.actions import Factors
-from staq.networks import bit_boards, kernels
+from staq.networks import boards, kernels
 from staq.networks.architecture import OUTPUT_BIAS, Architecture, Weights
+from staq.networks.boards import DistinctPatches
 from staq.networks.layer_norm import Norm, layer_norm, rectified_norm_
 
 ConvArch = Sequence[tuple[int, int, int]]
@@ -95,16 +97,20 @@ class ConvMlp(Architecture):
         x = self.preprocessed(obs).unsqueeze(0)  # [1, B, ...]
         return patches(self.with_channels_last(x), *self.conv_arch[0][1:]) if self.conv_arch else x.flatten(2)
 
-    def inputs_of_many(self, obs: torch.Tensor) -> torch.Tensor:
-        """Boards of bits as they are, where there is a kernel that takes them: [B, H, W, C]."""
-        return self.with_channels_last(obs).contiguous() if self.takes_bits(obs) else self.inputs(obs)
+    def inputs_of_many(self, obs: torch.Tensor) -> torch.Tensor | DistinctPatches:
+        """The patches of boards of bits, where there is a kernel that takes them."""
+        if not self.takes_bits(obs):
+            return self.inputs(obs)
+        patches = DistinctPatches(self.with_channels_last(obs).contiguous(), self.conv_arch[0][1])
+        patches.find()
+        return patches
 
     def takes_bits(self, obs: torch.Tensor) -> bool:
-        """Whether the first layer is a convolution that a kernel computes from the bits of boards."""
-        if not (self._rectifies and self.conv_arch and obs.dtype == torch.bool):
+        """Whether a kernel computes the only convolution and the layer above it from the bits of boards."""
+        if not (self._rectifies and len(self.conv_arch) == 1 and self.net_arch and obs.dtype == torch.bool):
             return False
-        filters, _, stride = self.conv_arch[0]
-        return stride == 1 and bit_boards.suits(obs, filters)
+        shape = tuple(self.with_channels_last(obs).shape[1:])
+        return boards.suits(shape, self.conv_arch[0], self.net_arch[0], obs.device)
 
     def with_channels_last(self, images: torch.Tensor) -> torch.Tensor:
         """[..., C, H, W] → [..., H, W, C], unless they are so already."""
@@ -113,10 +119,10 @@ class ConvMlp(Architecture):
     def hidden(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
         return self._hidden(weights, inputs, self._layer)
 
-    def hidden_of_many(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
-        if not self._rectifies:
-            return self.hidden(weights, inputs)
-        return self._hidden(weights, inputs, self._layer_of_many)
+    def hidden_of_many(self, weights: Weights, inputs: torch.Tensor | DistinctPatches) -> torch.Tensor:
+        if isinstance(inputs, DistinctPatches):
+            return self._fully_connected(weights, self._above_boards(weights, inputs), self._layer_of_many, first=1)
+        return self._hidden(weights, inputs, self._layer_of_many if self._rectifies else self._layer)
 
     def _layer(self, weights: Weights, name: str, x: torch.Tensor) -> torch.Tensor:
         sums = affine(weights[f"{name}.weight"], weights[f"{name}.bias"], x)
@@ -128,12 +134,13 @@ class ConvMlp(Architecture):
         y = dense(weights[f"{name}.weight"], weights[f"{name}.bias"], x, rectify=not self.norm)
         return self._rectified_(weights, name, y) if self.norm else y
 
-    def _convolved_bits(self, weights: Weights, boards: torch.Tensor) -> torch.Tensor:
-        """The first convolution's activations, not to be differentiated. [B, H, W, C] → [N, B·H'·W', filters]"""
-        weight, bias, size = weights["conv.0.weight"], weights["conv.0.bias"], self.conv_arch[0][1]
-        y = weight.new_empty(len(weight), len(boards) * bit_boards.n_places(boards, size), weight.shape[-1])
-        bit_boards.convolve(boards, size, weight, bias, y, rectify=not self.norm)()
-        return self._rectified_(weights, "conv.0", y) if self.norm else y
+    def _above_boards(self, weights: Weights, patches: DistinctPatches) -> torch.Tensor:
+        """Activations of the layer above the convolution, not to be differentiated. → [N, B, outputs]"""
+        pair = partial(_pair, weights)
+        layer = pair("mlp.0")
+        y = layer[0].new_empty(len(layer[0]), patches.n_boards, layer[0].shape[-1])
+        boards.sums_above(patches, pair("conv.0"), pair("conv.0.norm") if self.norm else None, layer, y)()
+        return self._rectified_(weights, "mlp.0", y)
 
     def _rectified_(self, weights: Weights, name: str, sums: torch.Tensor) -> torch.Tensor:
         """A layer's activations from its sums, in place, not to be differentiated."""
@@ -144,19 +151,21 @@ class ConvMlp(Architecture):
     def _hidden(self, weights: Weights, inputs: torch.Tensor, layer: Layer) -> torch.Tensor:
         x = inputs
         for i in range(len(self.conv_arch)):
-            if x.dtype == torch.bool:
-                size: tuple[int, ...] = (len(x), *self.first_size)
-                x = self._convolved_bits(weights, x)
-            else:
-                x = patches(x, *self.conv_arch[i][1:]) if i > 0 else x
-                size = x.shape[1:-1]  # (B, H', W')
-                x = layer(weights, f"conv.{i}", x.flatten(1, -2))
+            x = patches(x, *self.conv_arch[i][1:]) if i > 0 else x
+            size = x.shape[1:-1]  # (B, H', W')
+            x = layer(weights, f"conv.{i}", x.flatten(1, -2))
             x = x.unflatten(1, size)  # [N, B, H', W', filters]
-        x = x.flatten(2)
-        for i in range(len(self.net_arch)):
+        return self._fully_connected(weights, x.flatten(2), layer)
+
+    def _fully_connected(self, weights: Weights, x: torch.Tensor, layer: Layer, first: int = 0) -> torch.Tensor:
+        for i in range(first, len(self.net_arch)):
             x = layer(weights, f"mlp.{i}", x)
         # Without a hidden layer all N networks see the input itself.
         return x.expand(len(weights[OUTPUT_BIAS]), -1, -1)
+
+
+def _pair(weights: Weights, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    return weights[f"{name}.weight"], weights[f"{name}.bias"]
 
 
 def affine(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from staq.networks import bit_boards, board_layer
+from staq.networks import boards
+from staq.networks.boards import DistinctPatches
 from staq.networks.conv_mlp import ConvMlp
 from staq.networks.ensemble import QEnsemble
 from staq.networks.layer_norm import RectifiedNorm
@@ -101,7 +102,7 @@ class ClosedForm:
 
     @torch.no_grad()
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        if isinstance(self.first, BitConvolution) and self.architecture.takes_bits(obs):
+        if isinstance(self.first, BoardConvolution) and self.architecture.takes_bits(obs):
             self.first.boards.copy_(self.architecture.with_channels_last(obs))
             self.first.sees_bits = True
             return self._forward()
@@ -110,7 +111,7 @@ class ClosedForm:
     @torch.no_grad()
     def forward_inputs(self, rows: torch.Tensor) -> torch.Tensor:
         """The same from what the first layer multiplies. [1, B, ...], or a batch for each [E, B, ...] → [E, A, B]"""
-        if isinstance(self.first, BitConvolution):
+        if isinstance(self.first, BoardConvolution):
             self.first.sees_bits = False
         self.rows.copy_(rows)
         return self._forward()
@@ -204,70 +205,71 @@ class Convolution(HiddenLayer):
             torch.sum(torch.bmm(chunks, error.view(self.n_chunks, -1, error.shape[-1])), 0, out=grad)
 
 
-class BitConvolution(Convolution):
-    """The same where boards are bits and there is a compiler: sums over the few that are set (``bit_boards``)."""
+class BoardConvolution(Convolution):
+    """The same where boards are bits and there is a compiler: then the layer above computes both (``boards``)."""
 
     def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int) -> None:
         super().__init__(ensemble, name, seen, n_chunks)
-        architecture, rectify = ensemble.architecture, self.norm is None
+        architecture = ensemble.architecture
         assert isinstance(architecture, ConvMlp)
-        self.size = architecture.conv_arch[0][1]
         board = torch.empty(architecture.observation_space.shape or ())
         shape = architecture.with_channels_last(board).shape
         self.boards = torch.empty(seen.shape[1], *shape, dtype=torch.bool)
         """What is seen, if it is bits. [B, H, W, C]"""
         self.sees_bits = False
         """It is not under VecNormalize."""
-        n_networks, inputs, filters = self.weight.shape
-        self.sums = self.weight.new_empty(torch.get_num_threads(), n_networks, inputs + 1, filters)
-        given = self.boards, self.size
-        self._convolve = bit_boards.convolve(*given, self.weight, self.bias, self.activation, rectify)
-        self._differentiate = bit_boards.differentiate(*given, self.activation, self.error, self.sums, rectify)
+        self.patches = DistinctPatches(self.boards, architecture.conv_arch[0][1])
 
     def forward(self) -> None:
         if not self.sees_bits:
             super().forward()
-            return
-        self._convolve()
-        if self.norm is not None:
-            self.norm.forward()
 
     def backward(self, below: torch.Tensor | None) -> None:
         if not self.sees_bits:
             super().backward(below)
-            return
-        if self.norm is not None:
-            self.norm.backward()
-        self._differentiate()
-        sums = self.sums.sum(0) if len(self.sums) > 1 else self.sums[0]
-        self.weight_grad.copy_(sums[:, :-1])
-        self.bias_grad.copy_(sums[:, -1])
 
 
 class BoardLayer(HiddenLayer):
-    """The layer above that: what it sees of empty patches is all alike (``board_layer``)."""
+    """The layer above that, which does the work of both where boards are bits."""
 
-    def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, below: BitConvolution) -> None:
+    def __init__(self, ensemble: QEnsemble, name: str, seen: torch.Tensor, below: BoardConvolution) -> None:
         super().__init__(ensemble, name, seen)
-        self.below = below
-        reached = torch.empty(len(below.boards), bit_boards.n_places(below.boards, below.size), dtype=torch.uint8)
-        self._find_reached = bit_boards.find_reached(below.boards, below.size, reached)
-        self._differentiate = board_layer.differentiate(
-            below.activation, reached, self.weight, self.error, self.weight_grad, below.error
+        self.below, patches, norm = below, below.patches, below.norm
+        given = (norm.gain, norm.shift) if norm else None
+        # Of which there are as many as there are patches, in another order.
+        kept = below.activation, norm.normalised if norm else None, norm.precision if norm else None
+        n_networks, inputs, filters = below.weight.shape
+        self.sums = below.weight.new_empty(torch.get_num_threads(), n_networks, inputs + 3, filters)
+        filters_and_bias, layer = (below.weight, below.bias), (self.weight, self.bias)
+        self._multiply = boards.sums_above(patches, filters_and_bias, given, layer, self.activation, kept)
+        self._differentiate = boards.differentiate(
+            patches, kept, norm.gain if norm else None, self.weight, self.error, self.weight_grad, self.sums
         )
+
+    def forward(self) -> None:
+        if not self.below.sees_bits:
+            super().forward()
+            return
+        self.below.patches.find()
+        self._multiply()
+        self.rectify()
 
     def pull_back(self, below: torch.Tensor | None) -> None:
         if not self.below.sees_bits:
             super().pull_back(below)
             return
-        assert below is self.below.error
-        self._find_reached()
         self._differentiate()
+        sums = self.sums.sum(0) if len(self.sums) > 1 else self.sums[0]
+        self.below.weight_grad.copy_(sums[:, :-3])
+        self.below.bias_grad.copy_(sums[:, -3])
+        if self.below.norm is not None:
+            self.below.norm.gain_grad.copy_(sums[:, -2])
+            self.below.norm.shift_grad.copy_(sums[:, -1])
 
 
 def _layer(ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int, below: HiddenLayer | None) -> HiddenLayer:
     if not name.startswith("conv"):
-        if isinstance(below, BitConvolution) and board_layer.suits(ensemble.weights[f"{name}.weight"]):
+        if isinstance(below, BoardConvolution):
             return BoardLayer(ensemble, name, seen, below)
         return HiddenLayer(ensemble, name, seen)
     architecture = ensemble.architecture
@@ -275,7 +277,7 @@ def _layer(ensemble: QEnsemble, name: str, seen: torch.Tensor, n_chunks: int, be
     bits = architecture.observation_space.dtype == bool and architecture.takes_bits(
         torch.empty(1, *architecture.observation_space.shape or (), dtype=torch.bool, device=ensemble.device)
     )
-    return (BitConvolution if bits else Convolution)(ensemble, name, seen, n_chunks)
+    return (BoardConvolution if bits else Convolution)(ensemble, name, seen, n_chunks)
 
 
 def _with_gradient(ensemble: QEnsemble, layer: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -15,7 +15,7 @@ from staq.networks import kernels
 from staq.networks.architecture import OUTPUT_WEIGHT
 from staq.networks.conv_mlp import ConvMlp, affine, dense
 from staq.networks.ensemble import QEnsemble
-from staq.networks.gradients import BitConvolution, BoardLayer, ClosedForm, Convolution, HiddenLayer
+from staq.networks.gradients import BoardConvolution, BoardLayer, ClosedForm, Convolution, HiddenLayer
 from staq.policy_improvement.q_stack import QStack
 
 BATCH = 24
@@ -30,7 +30,7 @@ def forget_what_was_loaded() -> Iterator[None]:
 
 @pytest.fixture
 def compiler() -> None:
-    if kernels.load("bit_boards") is None:
+    if kernels.load("boards") is None:
         pytest.skip("there is no C compiler")
 
 
@@ -47,7 +47,7 @@ def found(ensemble: QEnsemble, kind: type, boards: torch.Tensor, error: torch.Te
     """Outputs and gradients, by a first layer of a kind."""
     closed = ClosedForm(ensemble, BATCH)
     assert type(closed.layers[0]) is kind
-    assert type(closed.layers[1]) is (BoardLayer if kind is BitConvolution else HiddenLayer)
+    assert type(closed.layers[1]) is (BoardLayer if kind is BoardConvolution else HiddenLayer)
     outputs = {"outputs": closed.forward(boards).clone()}
     closed.backward(error)
     return outputs | {name: w.grad.clone() for name, w in ensemble.weights.items() if w.grad is not None}
@@ -58,18 +58,18 @@ def found(ensemble: QEnsemble, kind: type, boards: torch.Tensor, error: torch.Te
 @pytest.mark.parametrize("n_networks", [1, 2, 5])
 @pytest.mark.parametrize(
     ("shape", "kernel"),
-    [((10, 10, 4), 3), ((10, 10, 7), 3), ((10, 10, 10), 3), ((3, 5, 1), 1), ((9, 8, 2), 8), ((6, 6, 14), 6)],
+    [((10, 10, 4), 3), ((10, 10, 7), 3), ((10, 10, 10), 3), ((3, 5, 1), 1), ((9, 8, 2), 8), ((5, 16, 8), 2)],
 )
-def test_sums_over_set_bits_are_the_product(
+def test_distinct_patches_are_all_patches(
     shape: tuple[int, int, int], kernel: int, n_networks: int, threads: int, norm: Any, compiler: None, monkeypatch: Any
 ) -> None:
-    """Boards of 15 to 1,000 bits, of whole words and not, of many bits and of none; with layer norm and without."""
+    """Boards of 15 to 1,000 bits, of many bits and of none, some alike; with layer norm and without."""
     torch.set_num_threads(threads)
     ensemble, reference = (networks(n_networks, shape, kernel, norm=norm) for _ in range(2))
     boards = torch.rand(BATCH, *shape) < 0.5 * torch.rand(BATCH, 1, 1, 1)
-    boards[0], boards[1] = False, True
+    boards[0], boards[1], boards[-8:] = False, True, boards[2:10]
     error = torch.randn(n_networks, 3, BATCH)
-    ours = found(ensemble, BitConvolution, boards, error)
+    ours = found(ensemble, BoardConvolution, boards, error)
     kernels.load.cache_clear()
     monkeypatch.setenv("STAQ_COMPILE", "0")
     plain = found(reference, Convolution, boards, error)
@@ -128,9 +128,15 @@ def test_a_layer_hides_nothing_and_refuses_nothing(compiler: None) -> None:
         torch.testing.assert_close(dense(*other, rectify=True), affine(*other).relu())
 
 
-def test_the_stack_is_the_same_policy_without_it(compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("norm", [None, "layer"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_stack_is_the_same_policy_without_it(
+    norm: Any, threads: int, compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_num_threads(threads)
     space = spaces.Box(0, 1, (10, 10, 4), dtype=bool)  # type: ignore[arg-type]
-    stack = QStack(ConvMlp(space, 3, net_arch=[128], conv_arch=[(16, 3, 1)]), 2, memory_size=25)
+    architecture = ConvMlp(space, 3, net_arch=[128, 64], conv_arch=[(16, 3, 1)], norm=norm)
+    stack = QStack(architecture, 2, memory_size=25)
     torch.manual_seed(0)
     for _ in range(30):
         stack.push({name: torch.randn(2, *shape) for name, shape in stack.shapes.items()}, beta=0.9)
@@ -141,11 +147,22 @@ def test_the_stack_is_the_same_policy_without_it(compiler: None, monkeypatch: py
     torch.testing.assert_close(ours, stack.accumulated(boards), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("other", [(8, 3, 1), (16, 3, 2)])
-def test_other_layers_are_left_to_pytorch(other: tuple[int, int, int], compiler: None) -> None:
-    """Of other than 16 filters, or of another stride."""
-    space = spaces.Box(0, 1, (10, 10, 13), dtype=bool)  # type: ignore[arg-type]
-    closed = ClosedForm(QEnsemble(ConvMlp(space, 3, net_arch=[16], conv_arch=[other]), 2), BATCH)
+@pytest.mark.parametrize(
+    ("shape", "convolution", "net_arch"),
+    [
+        ((10, 10, 4), (8, 3, 1), [64]),
+        ((10, 10, 4), (16, 3, 2), [64]),
+        ((10, 10, 4), (16, 3, 1), [48]),
+        ((10, 10, 4), (16, 3, 1), []),
+        ((10, 10, 13), (16, 3, 1), [64]),  # rows of 130 bits
+        ((8, 8, 9), (16, 4, 1), [64]),  # patches of 144
+    ],
+)
+def test_other_layers_are_left_to_pytorch(
+    shape: tuple[int, int, int], convolution: tuple[int, int, int], net_arch: list[int], compiler: None
+) -> None:
+    space = spaces.Box(0, 1, shape, dtype=bool)  # type: ignore[arg-type]
+    closed = ClosedForm(QEnsemble(ConvMlp(space, 3, net_arch=net_arch, conv_arch=[convolution]), 2), BATCH)
     assert type(closed.layers[0]) is Convolution
 
 
@@ -166,7 +183,7 @@ def test_nowhere_to_write_is_no_error(tmp_path: Path, monkeypatch: pytest.Monkey
     file = tmp_path / "not a folder"
     file.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(file))
-    assert kernels.load("bit_boards") is None
+    assert kernels.load("boards") is None
 
 
 def test_it_is_compiled_once(compiler: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,13 +193,13 @@ def test_it_is_compiled_once(compiler: None, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(kernels, "_compile", lambda *a: compiled.append(a) or compile_(*a))
     for _ in range(2):
         kernels.load.cache_clear()
-        assert kernels.load("bit_boards") is not None
+        assert kernels.load("boards") is not None
     assert len(compiled) == 1
     assert [path.suffix for path in (tmp_path / "staq").iterdir()] == [".so"]
 
 
 def test_another_machine_gets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Path(kernels.__file__).with_name("bit_boards.c")
+    source = Path(kernels.__file__).with_name("boards.c")
     ours = kernels._fingerprint(source, "/usr/bin/cc")
     assert ours == kernels._fingerprint(source, "/usr/bin/cc")
     monkeypatch.setattr("platform.platform", lambda: "another")
@@ -194,6 +211,6 @@ def test_the_same_threads_give_the_same_numbers(compiler: None) -> None:
     ensemble = networks(2, (10, 10, 4))
     boards = torch.rand(BATCH, 10, 10, 4) > 0.7
     error = torch.randn(2, 3, BATCH)
-    first, second = (found(ensemble, BitConvolution, boards, error) for _ in range(2))
+    first, second = (found(ensemble, BoardConvolution, boards, error) for _ in range(2))
     for name, values in first.items():
         np.testing.assert_array_equal(values, second[name], err_msg=name)

@@ -76,7 +76,8 @@ def _fingerprint(source: Path, compiler: str) -> str:
     """Of all that a library depends on. Machines that share a home need not share an instruction set."""
     cpu = Path("/proc/cpuinfo")
     flags = next((line for line in cpu.read_text().splitlines() if "flags" in line), "") if cpu.exists() else ""
-    parts = [source.read_text(), compiler, *FLAGS, platform.platform(), platform.processor(), flags]
+    sources = [path.read_text() for path in (source, *sorted(source.parent.glob("*.h")))]
+    parts = [*sources, compiler, *FLAGS, platform.platform(), platform.processor(), flags]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

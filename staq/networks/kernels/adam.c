@@ -7,13 +7,7 @@
    root       √(1 − β2^t), or 0 for a step along the mean that does not divide by the root of the squares */
 
 #include <math.h>
-
-#ifdef __AVX512F__
-#define LANES 16
-#else
-#define LANES 8
-#endif
-typedef float floats __attribute__((vector_size(4 * LANES), aligned(4)));
+#include "vectors.h"
 
 static float norm_of(long n, float **tensors, const long *sizes, long threads) {
     double total = 0;
@@ -22,12 +16,12 @@ static float norm_of(long n, float **tensors, const long *sizes, long threads) {
         double part = 0;
 #pragma omp parallel for reduction(+ : part) num_threads(threads) if (sizes[k] > 8192)
         for (long block = 0; block < sizes[k] / 1024; block++) {
-            floats sum = {0};
+            floats total = {0};
             for (long i = 0; i < 1024; i += LANES) {
                 floats v = *(const floats *)(x + block * 1024 + i);
-                sum += v * v;
+                total += v * v;
             }
-            for (int i = 0; i < LANES; i++) part += sum[i];
+            part += sum(total);
         }
         for (long i = sizes[k] / 1024 * 1024; i < sizes[k]; i++) part += x[i] * x[i];
         total += part;
@@ -38,7 +32,7 @@ static float norm_of(long n, float **tensors, const long *sizes, long threads) {
 void step(long n, float **weights, float **gradients, float **means, float **squares, const long *sizes, float longest,
           float rate, float beta1, float beta2, float root, float epsilon, long threads) {
     float share = 1.0f;
-    int unscaled = root == 0;
+    float inverse = root == 0 ? 0.0f : 1.0f / root, least = root == 0 ? 1.0f : epsilon; /* a root of 0 divides by 1 */
     if (longest < INFINITY) {
         float norm = norm_of(n, gradients, sizes, threads);
         share = longest / (norm + 1e-6f) < 1 ? longest / (norm + 1e-6f) : 1.0f;
@@ -51,7 +45,7 @@ void step(long n, float **weights, float **gradients, float **means, float **squ
             float gradient = share * g[i];
             m[i] += (1 - beta1) * (gradient - m[i]);
             v[i] = beta2 * v[i] + (1 - beta2) * gradient * gradient;
-            w[i] -= rate * m[i] / (unscaled ? 1.0f : sqrtf(v[i]) / root + epsilon);
+            w[i] -= rate * m[i] / (sqrtf(v[i]) * inverse + least);
         }
     }
 }

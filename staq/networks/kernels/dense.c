@@ -6,25 +6,13 @@
    weight  [networks, inputs, outputs], bias [networks, outputs], with a multiple of 32 outputs
    y       [networks, rows, outputs] */
 
-#include <stdint.h>
+#include "vectors.h"
 
-/* Sums of ROWS × 2 vectors stay in registers, of which AVX-512 has twice as many. */
-#ifdef __AVX512F__
-#define LANES 16
-#define ROWS 10
-#else
-#define LANES 8
-#define ROWS 5
-#endif
+#define ROWS (5 * LANES / 8) /* sums of ROWS × 2 vectors stay in registers, of which AVX-512 has twice as many */
 #define COLUMNS (2 * LANES)
-#define INLINE static inline __attribute__((always_inline))
 
-typedef float floats __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef int32_t choices __attribute__((vector_size(4 * LANES), aligned(4)));
-
-/* What is not a number counts as positive, as it does in PyTorch: it must not go unnoticed. */
 INLINE void store(float *place, floats value, int rectify) {
-    *(floats *)place = rectify ? (floats)((choices)value & ~(value <= 0)) : value;
+    *(floats *)place = rectify ? where_positive(value, value) : value;
 }
 
 /* COLUMNS outputs for a few rows. Meanwhile the weights of the COLUMNS that come next are fetched. */
