@@ -276,13 +276,13 @@ void backward(long n_boards, long places, long inputs, long outputs, const bits 
               const float *gain, const float *weight, const float *above, float *gradient, float *sums, float *errors,
               long threads) {
     long parts = (inputs + 3) * PARTS;
+    memset(sums, 0, sizeof(floats) * threads * networks * parts); /* of threads that do not come, too */
 #pragma omp parallel num_threads(threads)
     {
         long thread = omp_get_thread_num();
         floats *own = (floats *)sums + thread * networks * parts;
         float *error = errors + thread * (n_boards + 8 + FILTERS) * outputs, *columns = error + (n_boards + 8) * outputs;
         floats found[8][PARTS];
-        memset(own, 0, sizeof(floats) * networks * parts);
 #pragma omp for schedule(static)
         for (long job = 0; job < networks * places; job++) {
             long n = job / places, place = job % places, first = job * n_boards, count = counts[place];
