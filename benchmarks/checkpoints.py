@@ -32,7 +32,7 @@ def main() -> None:
             seconds.append(time.perf_counter() - start)
         disk = sum(path.stat().st_size for path in Path(name).iterdir())
     improvement, replay = model.policy.improvement, model.replay
-    tensors = [*(getattr(replay, part) for part in replay.TRANSITION), replay.accumulated.values]
+    tensors = [*(getattr(replay, part) for part in replay.transition), replay.accumulated.values]
     tensors += [w for name in improvement.frozen_names() for w in improvement.frozen(name).values()]
     tensors += list(model.policy.q_net.parameters()) * 3  # Adam keeps two moments of each
     state = sum(t.numel() * t.element_size() for t in tensors)

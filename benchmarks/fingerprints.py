@@ -43,7 +43,7 @@ def parts(model: PolicyMirrorDescent) -> dict[str, Mapping[str, torch.Tensor]]:
     """Every number of a model."""
     stack = model.policy.improvement.as_stack()
     weights = {"relative_weights": torch.tensor(stack["relative_weights"], dtype=torch.float64)}
-    transitions = {name: getattr(model.replay, name) for name in model.replay.TRANSITION}
+    transitions = {name: getattr(model.replay, name) for name in model.replay.transition}
     return {
         "weights": model.policy.q_net.weights,
         "stack": stack["networks"] | weights,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from staq.algorithms import ExactPMD as ExactPMD
     from staq.algorithms import NatGrad as NatGrad
     from staq.algorithms import StaQ as StaQ
+    from staq.envs.masks import ActionMasks as ActionMasks
     from staq.policies import CnnPolicy as CnnPolicy
     from staq.policies import MlpPolicy as MlpPolicy
     from staq.storage.checkpoint import Checkpoints as Checkpoints
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _envs.register()
 
 _HOMES = {record.class_name: record.home for record in _ALGORITHMS.values() if record.ours} | {
+    "ActionMasks": "staq.envs.masks:ActionMasks",
     "BoundaryActions": "staq.actions:BoundaryActions",
     "Checkpoints": "staq.storage.checkpoint:Checkpoints",
     "CnnPolicy": "staq.policies:CnnPolicy",

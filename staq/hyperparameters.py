@@ -100,6 +100,11 @@ class Shared(Group):
         "softmax", '"softmax", or "sticky" to hold each action for about sticky_rate steps', one_of("softmax", "sticky")
     )
     sticky_rate: float = setting(10.0, "λ, mean of the Poisson distribution of how long an action is held", POSITIVE)
+    masks: Literal["auto", "required", "off"] = setting(
+        "auto",
+        'action masks: "auto" uses those that the environments offer, "required" insists on them, "off" ignores them',
+        one_of("auto", "required", "off"),
+    )
     n_critics: int = setting(2, "Q-networks in the ensemble", at_least(1))
     policy_update_interval: int = setting(
         5000, "environment steps per iteration; a multiple of the number of environments", at_least(1)

@@ -34,9 +34,10 @@ from stable_baselines3.common.utils import update_learning_rate
 
 from staq import registry
 from staq.actions import Factors
+from staq.envs.masks import MaskReader, reader_for
 from staq.envs.supported import supported_env
 from staq.experience.behaviour import Behaviour
-from staq.experience.transitions import check_finite, next_observations
+from staq.experience.transitions import StepMasks, check_finite, is_truncated, next_observations
 from staq.hyperparameters import Group, Shared, defaults_of, described, other_defaults, resolved
 from staq.networks.allocation import keep_freed_memory
 from staq.phases import Phases
@@ -72,6 +73,9 @@ class PolicyMirrorDescent(SB3Interface):
     policy: StaQPolicy
     policy_update_interval: int
     _advised = False
+    _masks: MaskReader | None = None
+    _last_masks: torch.Tensor | None = None
+    """Which actions are allowed in ``_last_obs``, if not all are. [environments, A]"""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -168,6 +172,7 @@ class PolicyMirrorDescent(SB3Interface):
         )
         for advice in self._advice():
             warnings.warn(advice, stacklevel=2)
+        self._find_masks()
         check_finite("an observation", np.asarray(self._last_obs), self.num_timesteps)
         callback.on_training_start(locals(), globals())
         while self.num_timesteps < total_timesteps:
@@ -208,7 +213,7 @@ class PolicyMirrorDescent(SB3Interface):
         improvement, experience = self.policy.improvement, self.experience
         improves = (self.iteration + 1) % self.policy_evaluation.rollouts(self.evaluation_settings) == 0
         with self.phases("improve"):
-            before = self.policy.log_policy(experience.current_accumulated())
+            before = self.policy.log_policy(experience.current_accumulated(), experience.current_masks())
             if improves:
                 improvement.settings = improvement.Settings.of(self)
                 states = experience.states(self.policy, self.shared.batch_size)
@@ -217,7 +222,7 @@ class PolicyMirrorDescent(SB3Interface):
             self._record_step_size()
             self.iteration += 1
             self._begin_iteration()
-            after = self.policy.log_policy(experience.current_accumulated())
+            after = self.policy.log_policy(experience.current_accumulated(), experience.current_masks())
         self.policy_entropy, policy_kl = entropy(after).mean().item(), kl_divergence(after, before).mean().item()
         if improves:
             improvement.moved(policy_kl)
@@ -244,15 +249,16 @@ class PolicyMirrorDescent(SB3Interface):
         """Act in every environment once; False if a callback asked to stop."""
         assert self.env is not None
         obs, _ = self.policy.obs_to_tensor(self._last_obs)  # type: ignore[arg-type]
-        accumulated = self.experience.see(obs, self.policy.improvement)
-        indices = self._behaviour.act(self.policy.improvement.logits(accumulated)).cpu().numpy()
+        accumulated, masks = self.experience.see(obs, self.policy.improvement), self._last_masks
+        indices = self._behaviour.act(self.policy.improvement.logits(accumulated), masks).cpu().numpy()
         new_obs: Any
         new_obs, rewards, dones, infos = self.env.step(self.policy.codec.actions(indices))
         next_obs = next_observations(new_obs, dones, infos)
         # Of new_obs too: where an episode has ended it is the first observation of the next one.
         for what, values in (("a reward", rewards), ("an observation", next_obs), ("an observation", new_obs)):
             check_finite(what, np.asarray(values), self.num_timesteps)
-        self.experience.add(self._last_obs, next_obs, indices, rewards, dones, infos, self._behaviour.fresh)
+        allowed = self._step_masks(dones, infos)
+        self.experience.add(self._last_obs, next_obs, indices, rewards, dones, infos, self._behaviour.fresh, allowed)
         self._last_obs = new_obs
         self._update_info_buffer(infos, dones)
         self._episode_num += int(dones.sum())
@@ -263,6 +269,25 @@ class PolicyMirrorDescent(SB3Interface):
         self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
         callback.update_locals(locals())
         return callback.on_step()
+
+    def _find_masks(self) -> None:
+        """Reads the masks of the states that a call of ``learn`` begins in, if there are any."""
+        assert self.env is not None
+        self._masks = reader_for(self.env, self.shared.masks, self.factors)
+        self._last_masks = None
+        if self._masks is not None:
+            self._last_masks = torch.as_tensor(self._masks.read(self.num_timesteps), device=self.device)
+        if self.verbose >= 1:
+            print("Actions are masked, by the environments' action_masks()." if self._masks else "No action masks.")
+
+    def _step_masks(self, dones: np.ndarray, infos: list[dict[str, Any]]) -> StepMasks | None:
+        """What was allowed before a step that was just taken, and what is after it."""
+        if self._masks is None or self._last_masks is None:
+            return None
+        before, now = self._last_masks, self._masks.read(self.num_timesteps)
+        after = self._masks.of_next_states(now, dones, infos, is_truncated(infos), self.num_timesteps)
+        self._last_masks = torch.as_tensor(now, device=self.device)
+        return StepMasks(before, torch.as_tensor(after, device=self.device))
 
     def _update_learning_rate(self, optimizers: Any) -> None:
         """SB3's, times what the policy evaluation wants of it: as it was when the iteration began."""

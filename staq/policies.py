@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from staq.actions import ActionCodec, Factors
+from staq.actions.masks import are_complete, forbid
 from staq.hyperparameters import Requirement, check
 from staq.networks.architecture import Architecture
 from staq.networks.chunks import chunk_size
@@ -52,6 +54,8 @@ class StaQPolicy(BasePolicy):
     """
 
     convolutional = False
+    _allowed: torch.Tensor | None = None
+    """Masks of the observations that ``predict`` is asked for."""
 
     def __init__(
         self,
@@ -153,9 +157,12 @@ class StaQPolicy(BasePolicy):
         """ξ(s): the policy is their softmax. → float64 [B, A]"""
         return self.improvement.logits(self.improvement.accumulated(obs))
 
-    def log_policy(self, accumulated: torch.Tensor) -> torch.Tensor:
-        """log π from accumulated logits. [B, A] → float64 [B, A]"""
-        return self.codec.factors.log_softmax(self.improvement.logits(accumulated))
+    def log_policy(self, accumulated: torch.Tensor, masks: torch.Tensor | None = None) -> torch.Tensor:
+        """log π from accumulated logits. [B, A] → float64 [B, A]
+
+        :param masks: which actions are allowed, if not all are [B, A]
+        """
+        return self.codec.factors.log_softmax(forbid(self.improvement.logits(accumulated), masks))
 
     @torch.no_grad()
     def mean_q(self, obs: torch.Tensor) -> torch.Tensor:
@@ -181,18 +188,52 @@ class StaQPolicy(BasePolicy):
         values: np.ndarray = function(obs).cpu().numpy()
         return values if vectorized else values[0]
 
-    def logits_of(self, observation: np.ndarray) -> np.ndarray:
-        """ξ(s) of arrays. → [B, A], or [A] for a single observation"""
-        return self._of_observation(self.logits, observation)
+    def logits_of(self, observation: np.ndarray, action_masks: np.ndarray | None = None) -> np.ndarray:
+        """ξ(s) of arrays, −∞ where a mask forbids an action. → [B, A], or [A] for a single observation"""
+        masks = self._as_masks(action_masks)
+        return self._of_observation(lambda obs: forbid(self.logits(obs), masks, -math.inf), observation)
 
-    def action_probabilities(self, observation: np.ndarray) -> np.ndarray:
+    def action_probabilities(self, observation: np.ndarray, action_masks: np.ndarray | None = None) -> np.ndarray:
         """π(·|s) = softmax(ξ(s)), part after part. → [B, A], or [A] for a single observation"""
-        return self._of_observation(lambda obs: self.codec.factors.softmax(self.logits(obs)), observation)
+        masks, softmax = self._as_masks(action_masks), self.codec.factors.softmax
+        return self._of_observation(lambda obs: softmax(forbid(self.logits(obs), masks)), observation)
+
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        """SB3's, of allowed actions only if there are masks [B, A], or [A] for a single observation."""
+        self._allowed = self._as_masks(action_masks)
+        try:
+            return super().predict(observation, state, episode_start, deterministic)
+        finally:
+            self._allowed = None
+
+    def _as_masks(self, given: np.ndarray | None) -> torch.Tensor | None:
+        """Masks as they are given from outside, checked. → bool [B, A]"""
+        if given is None:
+            return None
+        factors = self.codec.factors
+        masks = torch.as_tensor(np.asarray(given).astype(bool), device=self.device)
+        if masks.shape[-1:] != (factors.n_outputs,):
+            raise ValueError(
+                f"action_masks of shape {tuple(masks.shape)} for {factors.n_outputs} choices: the last axis needs one "
+                "entry for each."
+            )
+        masks = masks.reshape(-1, factors.n_outputs)
+        if not are_complete(masks, factors).all():
+            row = int((~are_complete(masks, factors)).nonzero()[0])
+            raise ValueError(f"action_masks allow nothing in row {row}: a policy needs an action.")
+        return masks
 
     def _predict(self, observation: PyTorchObs, deterministic: bool | np.ndarray = False) -> torch.Tensor:
         """SB3's; ``deterministic`` may also be a mask that says for which observations."""
         assert isinstance(observation, torch.Tensor)
-        logits, factors = self.logits(observation), self.codec.factors
+        logits, factors = forbid(self.logits(observation), self._allowed), self.codec.factors
         indices = factors.likeliest(logits).cpu()
         sampled = torch.as_tensor(~np.broadcast_to(deterministic, len(indices)))
         if sampled.any():

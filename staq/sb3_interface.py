@@ -37,13 +37,24 @@ class SB3Interface(OffPolicyAlgorithm):
 
     # ------------------------------------------------------------------ using the policy
 
-    def logits(self, observation: np.ndarray) -> np.ndarray:
-        """ξ(s), the logits of the policy. → [B, A], or [A] for a single observation"""
-        return self.policy.logits_of(observation)
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        """As in SB3, and with masks of allowed actions as in sb3-contrib: [B, A], or [A] for a single observation."""
+        return self.policy.predict(observation, state, episode_start, deterministic, action_masks)
 
-    def action_probabilities(self, observation: np.ndarray) -> np.ndarray:
+    def logits(self, observation: np.ndarray, action_masks: np.ndarray | None = None) -> np.ndarray:
+        """ξ(s), the logits of the policy, −∞ of what is forbidden. → [B, A], or [A] for a single observation"""
+        return self.policy.logits_of(observation, action_masks)
+
+    def action_probabilities(self, observation: np.ndarray, action_masks: np.ndarray | None = None) -> np.ndarray:
         """π(·|s) = softmax(ξ(s)), part after part. → [B, A], or [A] for a single observation"""
-        return self.policy.action_probabilities(observation)
+        return self.policy.action_probabilities(observation, action_masks)
 
     def q_values(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """q of the networks that are learning, [B, E, A], and of each frozen one, oldest first, [B, n, E, A]."""
@@ -148,5 +159,5 @@ class SB3Interface(OffPolicyAlgorithm):
         return names[: 1 + len(self._optimizers())], []
 
     def _excluded_save_params(self) -> list[str]:
-        made_anew = ["_generators", "_behaviour", "policy_evaluation", "experience", "phases"]
+        made_anew = ["_generators", "_behaviour", "policy_evaluation", "experience", "phases", "_masks", "_last_masks"]
         return [*super()._excluded_save_params(), *made_anew]

@@ -94,7 +94,7 @@ def weights_of(model: PolicyMirrorDescent) -> dict[str, torch.Tensor]:
     tensors = {f"q_net.{k}": v.detach() for k, v in model.policy.q_net.state_dict().items()}
     tensors |= {f"stack.{k}": v for k, v in stack["networks"].items()}
     if model.replay_buffer is not None:
-        tensors |= {k: getattr(model.replay, k) for k in model.replay.TRANSITION}
+        tensors |= {k: getattr(model.replay, k) for k in model.replay.transition}
         tensors["accumulated"] = model.replay.accumulated.values
     tensors["relative_weights"] = torch.tensor(stack["relative_weights"])
     return tensors

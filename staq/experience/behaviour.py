@@ -7,13 +7,18 @@ from typing import Any, Literal
 import torch
 
 from staq.actions import Factors
+from staq.actions.masks import are_allowed, forbid, uniform
 
 BehaviourName = Literal["softmax", "sticky"]
 
 
-def epsilon_softmax(logits: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """(1 − ε) softmax(ξ) + ε/|A|: a uniform action with probability ε, else one of the policy's. [B, A]"""
-    return (1.0 - epsilon) * logits.softmax(-1) + epsilon / logits.shape[-1]
+def epsilon_softmax(logits: torch.Tensor, epsilon: float, masks: torch.Tensor | None = None) -> torch.Tensor:
+    """(1 − ε) softmax(ξ) + ε/|A|: a uniform action with probability ε, else one of the policy's. [B, A]
+
+    :param masks: which actions are allowed [B, A], if not all are: both are then over A(s)
+    """
+    explored = epsilon / logits.shape[-1] if masks is None else epsilon * uniform(masks)
+    return (1.0 - epsilon) * forbid(logits, masks).softmax(-1) + explored
 
 
 class Behaviour:
@@ -39,25 +44,30 @@ class Behaviour:
         self.fresh = torch.ones(n_envs, dtype=torch.bool, device=generator.device)
         """Whether the last actions were drawn for the states they were taken in, rather than held."""
 
-    def act(self, logits: torch.Tensor) -> torch.Tensor:
-        """Draw action indices for the environments' logits. [n_envs, A] → [n_envs], or [n_envs, D] of several parts"""
-        drawn = self.factors.draw(self._probabilities(logits), self.generator)
+    def act(self, logits: torch.Tensor, masks: torch.Tensor | None = None) -> torch.Tensor:
+        """Draw action indices for the environments' logits. [n_envs, A] → [n_envs], or [n_envs, D] of several parts
+
+        :param masks: which actions are allowed [n_envs, A], if not all are
+        """
+        drawn = self.factors.draw(self._probabilities(logits, masks), self.generator)
         if not self.sticky:
             return drawn
         # A draw of 0 steps would never be applied: an action is held for max(1, Poisson(λ)) steps in total.
         durations = torch.poisson(self.rate, generator=self.generator).long().clamp(min=1)
         expired = self.steps_left == 0
+        if masks is not None:
+            expired |= ~are_allowed(self.held_action, masks, self.factors)
         renewed = expired if self.factors.single else expired.unsqueeze(-1)
         self.held_action, self.fresh = torch.where(renewed, drawn, self.held_action), expired
         self.steps_left = torch.where(expired, durations, self.steps_left) - 1
         return self.held_action
 
-    def _probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+    def _probabilities(self, logits: torch.Tensor, masks: torch.Tensor | None) -> torch.Tensor:
         if self.factors.single:
-            return epsilon_softmax(logits, self.epsilon)
+            return epsilon_softmax(logits, self.epsilon, masks)
         # ε is that of the whole action, and a mixture of products is no product: who explores is drawn first.
         explores = torch.rand(len(logits), 1, generator=self.generator, device=logits.device) < self.epsilon
-        return self.factors.softmax(torch.where(explores, 0.0, logits))
+        return self.factors.softmax(forbid(torch.where(explores, 0.0, logits), masks))
 
     def end_episodes(self, dones: torch.Tensor) -> None:
         """Drops the held action of every environment whose episode has just ended. dones: bool [n_envs]"""

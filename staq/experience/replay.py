@@ -13,7 +13,7 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 from staq.experience.accumulated_logits import Accumulate, AccumulatedLogits
 from staq.experience.states import States
-from staq.experience.transitions import as_tensor, is_truncated
+from staq.experience.transitions import StepMasks, as_tensor, at, is_truncated
 from staq.networks.architecture import Architecture
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ class Replay(ReplayBuffer):
     logits of the next states.
     """
 
-    TRANSITION = ("observations", "next_observations", "actions", "rewards", "terminated")
-    """What is written once per transition, and never changes."""
+    masks: torch.Tensor | None = None
+    """Which actions are allowed in each state, and in the next one, once any are forbidden. [n, A]"""
+    next_masks: torch.Tensor | None = None
 
     def __init__(
         self,
@@ -57,6 +58,12 @@ class Replay(ReplayBuffer):
         self.accumulated = AccumulatedLogits(buffer_size, factors.n_outputs, generator.device)
         self._forget_last_step(n_envs)
 
+    @property
+    def transition(self) -> tuple[str, ...]:
+        """What is written once per transition, and never changes."""
+        always = ("observations", "next_observations", "actions", "rewards", "terminated")
+        return always if self.masks is None else (*always, "masks", "next_masks")
+
     # ------------------------------------------------------------------ while collecting
 
     def see(self, obs: torch.Tensor, improvement: PolicyImprovement) -> torch.Tensor:
@@ -78,6 +85,7 @@ class Replay(ReplayBuffer):
         done: np.ndarray,
         infos: list[dict[str, Any]],
         fresh: torch.Tensor | None = None,
+        masks: StepMasks | None = None,
     ) -> None:
         """Stores a transition per environment.
 
@@ -94,6 +102,11 @@ class Replay(ReplayBuffer):
         self.actions[rows] = self.to_torch(action).long()
         self.rewards[rows] = self.to_torch(reward).float()
         self.terminated[rows] = self.to_torch(done & ~truncated)
+        if masks is not None:
+            self.allocate_masks()
+            assert self.masks is not None
+            assert self.next_masks is not None
+            self.masks[rows], self.next_masks[rows] = masks
         self.accumulated.expect(rows)
         self.last_rows, self._continuing = rows, self.to_torch(~done)
         self.full = self.full or self.pos + n >= self.buffer_size
@@ -115,17 +128,23 @@ class Replay(ReplayBuffer):
 
     def states(self, policy: StaQPolicy, batch_size: int) -> States:
         """Every stored state, for a policy improvement."""
-        obs = self.observations[: self.size()]
+        stored = slice(self.size())
+        obs, masks = self.observations[stored], at(self.masks, stored)
         return States(
             obs,
             partial(policy.mean_q, obs),
-            lambda rows: policy.log_policy(policy.improvement.accumulated(obs[rows])),
+            lambda rows: policy.log_policy(policy.improvement.accumulated(obs[rows]), at(masks, rows)),
             lambda n: self.draw(-(-self.size() // batch_size) if n is None else n, batch_size),
+            masks,
         )
 
     def current_accumulated(self) -> torch.Tensor:
         """c_k of every stored next state: the states on which the policy's movement is measured. [n, A]"""
         return self.accumulated.values[: self.size()]
+
+    def current_masks(self) -> torch.Tensor | None:
+        """Which actions are allowed in them, if not all are. [n, A]"""
+        return at(self.next_masks, slice(self.size()))
 
     def follow(self, change: LogitsChange | None, accumulate: Accumulate) -> None:
         """Follows a policy update; one that no change describes costs a full evaluation."""
@@ -152,6 +171,12 @@ class Replay(ReplayBuffer):
     def to_torch(self, array: Any, copy: bool = True) -> torch.Tensor:
         return as_tensor(array, self.device)
 
+    def allocate_masks(self) -> None:
+        """Makes room for masks, if there is none yet: in states seen before, everything was allowed."""
+        if self.masks is None:
+            shape = self.buffer_size, self.architecture.factors.n_outputs
+            self.masks, self.next_masks = (torch.ones(shape, dtype=torch.bool, device=self.device) for _ in range(2))
+
     def _allocate_observations(self, dtype: torch.dtype) -> None:
         shape = (self.buffer_size, *self.obs_shape)
         self.observations = torch.zeros(shape, dtype=dtype, device=self.device)
@@ -170,7 +195,7 @@ class Replay(ReplayBuffer):
     def newest(self, n: int) -> dict[str, torch.Tensor]:
         """The last n transitions, oldest first."""
         rows = (self.pos - n + torch.arange(n, device=self.device)) % self.buffer_size
-        return {name: getattr(self, name)[rows] for name in self.TRANSITION}
+        return {name: getattr(self, name)[rows] for name in self.transition}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "architecture"}

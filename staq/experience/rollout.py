@@ -10,7 +10,7 @@ import torch
 
 from staq.experience.accumulated_logits import Accumulate
 from staq.experience.states import States
-from staq.experience.transitions import as_tensor, is_truncated
+from staq.experience.transitions import StepMasks, as_tensor, at, is_truncated
 from staq.networks.chunks import chunks
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ class Rollout:
     :param generator: draws minibatches
     """
 
-    _per_step = ("observations", "accumulated", "q", "actions", "rewards", "terminated", "cut", "fresh")
+    _per_step = ("observations", "accumulated", "q", "actions", "rewards", "terminated", "cut", "fresh", "masks")
+    masks: torch.Tensor | None = None
+    """Which actions are allowed in each state, if not all are. [T, N, A]"""
 
     def __init__(
         self, n_steps: int, n_envs: int, architecture: Architecture, n_epochs: int, generator: torch.Generator
@@ -47,7 +49,7 @@ class Rollout:
         """Whether ``q`` holds that of the critics that were pushed last, for every step."""
         self.observations: torch.Tensor | None = None  # of a type that the first one tells
 
-    def _allocate(self, obs: torch.Tensor, factors: Factors) -> None:
+    def _allocate(self, obs: torch.Tensor, factors: Factors, masked: bool) -> None:
         shape, device = (self.capacity, self.n_envs), self.device
         self.observations = torch.empty(*shape, *obs.shape[1:], dtype=obs.dtype, device=device)
         self.accumulated = torch.empty(*shape, factors.n_outputs, dtype=torch.float64, device=device)
@@ -56,11 +58,13 @@ class Rollout:
         self.actions = torch.empty(indices, dtype=torch.long, device=device)
         self.rewards = torch.empty(shape, device=device)
         self.terminated, self.cut, self.fresh = (torch.empty(shape, dtype=torch.bool, device=device) for _ in range(3))
+        self.masks = torch.empty_like(self.accumulated, dtype=torch.bool) if masked else None
         self._begin()
 
     def _begin(self) -> None:
         self.length, self.used, self.has_q = 0, False, True
-        self._next: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows that were cut, and what followed
+        # Rows that were cut, what followed, and what is allowed there.
+        self._next: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = []
 
     # ------------------------------------------------------------------ while collecting
 
@@ -78,14 +82,16 @@ class Rollout:
         done: np.ndarray,
         infos: list[dict[str, Any]],
         fresh: torch.Tensor,
+        masks: StepMasks | None = None,
     ) -> None:
         """Stores a step of every environment.
 
         :param fresh: whether each action was drawn now, rather than held from an earlier step
         """
         obs, next_obs, done = as_tensor(obs, self.device), as_tensor(next_obs, self.device), np.asarray(done)
-        if self.observations is None or self.observations.dtype != obs.dtype:
-            self._allocate(obs, self.architecture.factors)
+        same = self.observations is not None and self.observations.dtype == obs.dtype
+        if not same or (self.masks is None) != (masks is None):
+            self._allocate(obs, self.architecture.factors, masked=masks is not None)
         elif self.used:
             self._begin()
         elif self.length == self.capacity:
@@ -98,18 +104,21 @@ class Rollout:
             self.q[t] = self._q
         self.actions[t], self.rewards[t] = as_tensor(action, self.device), as_tensor(reward, self.device)
         self.terminated[t], self.cut[t] = as_tensor(done & ~truncated, self.device), as_tensor(done, self.device)
+        next_masks = None if masks is None else masks.next
+        if self.masks is not None and masks is not None:
+            self.masks[t] = masks.now
         if truncated.any():
-            self._cut(t, np.flatnonzero(truncated), next_obs)
-        self._last = next_obs, done
+            self._cut(t, np.flatnonzero(truncated), next_obs, next_masks)
+        self._last = next_obs, next_masks, done
         self.length += 1
 
-    def _cut(self, t: int, envs: np.ndarray, next_obs: torch.Tensor) -> None:
+    def _cut(self, t: int, envs: np.ndarray, next_obs: torch.Tensor, next_masks: torch.Tensor | None) -> None:
         which = torch.as_tensor(envs, device=self.device)
-        self._next.append((t * self.n_envs + which, next_obs[which]))
+        self._next.append((t * self.n_envs + which, next_obs[which], at(next_masks, which)))
 
     def _make_room(self) -> None:
         """For an interval that was raised since."""
-        stored = {name: value for name, value in vars(self).items() if name in self._per_step}
+        stored = {name: value for name, value in vars(self).items() if name in self._per_step and value is not None}
         self.capacity *= 2
         for name, old in stored.items():
             new = torch.empty(self.capacity, *old.shape[1:], dtype=old.dtype, device=self.device)
@@ -118,18 +127,22 @@ class Rollout:
 
     def complete(self, accumulate: Accumulate) -> None:
         """Evaluates the next states that nobody acted on: here the rollout ends, or is cut."""
-        next_obs, done = self._last
+        next_obs, next_masks, done = self._last
         continuing, t = np.flatnonzero(~done), self.length - 1
         if len(continuing) and not self.cut[t, continuing[0]]:
-            self._cut(t, continuing, next_obs)
+            self._cut(t, continuing, next_obs, next_masks)
             self.cut[t] = True
-        rows = [rows for rows, _ in self._next]
+        rows = [rows for rows, _, _ in self._next]
         self.next_rows = torch.cat(rows) if rows else torch.empty(0, dtype=torch.long, device=self.device)
         """Which steps were cut without an end, [K], as rows of [T · N]; and what followed."""
-        self.next_observations = torch.cat([obs for _, obs in self._next]) if rows else next_obs[:0]
+        self.next_observations = torch.cat([obs for _, obs, _ in self._next]) if rows else next_obs[:0]
+        masks = [masks for _, _, masks in self._next if masks is not None]
+        self.next_masks = torch.cat(masks) if masks else at(next_masks, slice(0))
+        """Which actions are allowed there, if not all are. [K, A]"""
         self.next_accumulated = accumulate(self.next_observations)
         watched = slice(None, None, -(-len(self) // WATCHED))
         self._watched = self.flat("observations")[watched], self.flat("accumulated")[watched].clone()
+        self._watched_masks = at(self.flat_masks, watched)
 
     # ------------------------------------------------------------------ while learning
 
@@ -140,6 +153,11 @@ class Rollout:
         """[T · N, ...]"""
         values: torch.Tensor = getattr(self, name)
         return values[: self.length].flatten(0, 1)
+
+    @property
+    def flat_masks(self) -> torch.Tensor | None:
+        """[T · N, A], if not everything is allowed."""
+        return None if self.masks is None else self.flat("masks")
 
     def minibatches(self, n_epochs: int, batch_size: int) -> torch.Tensor:
         """Rows of minibatches, of which every pass has each step once; the last is filled up with steps of its pass.
@@ -152,7 +170,7 @@ class Rollout:
 
     def states(self, policy: StaQPolicy, batch_size: int) -> States:
         """Every state, for a policy improvement."""
-        obs = self.flat("observations")
+        obs, masks = self.flat("observations"), self.flat_masks
 
         def draw(n: int | None) -> torch.Tensor:
             per_pass = -(-len(self) // batch_size)
@@ -161,14 +179,19 @@ class Rollout:
         return States(
             obs,
             partial(policy.mean_q, obs),
-            lambda rows: policy.log_policy(self.flat("accumulated")[rows]),
+            lambda rows: policy.log_policy(self.flat("accumulated")[rows], at(masks, rows)),
             draw,
+            masks,
             max_watched=WATCHED,
         )
 
     def current_accumulated(self) -> torch.Tensor:
         """c_k of some of the states: those on which the policy's movement is measured. [n, A]"""
         return self._watched[1]
+
+    def current_masks(self) -> torch.Tensor | None:
+        """Which actions are allowed in them, if not all are. [n, A]"""
+        return self._watched_masks
 
     def follow(self, change: LogitsChange | None, accumulate: Accumulate) -> None:
         """Follows a policy update on the watched states; the rest of the rollout is over."""

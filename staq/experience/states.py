@@ -7,6 +7,8 @@ from functools import cached_property
 
 import torch
 
+from staq.experience.transitions import at
+
 Rows = slice | torch.Tensor
 
 
@@ -19,6 +21,7 @@ class States:
     :param compute_q: → q_k, the mean of the critics [n, A]
     :param compute_log_pi: rows → log π_k of their states, float64 [n, A]
     :param draw: how many minibatches, None for what the experience is good for → their rows [n, B]
+    :param masks: which actions are allowed in each, if not all are [n, A]
     :param max_watched: on how many of them a policy's movement is measured; None for all
     """
 
@@ -28,9 +31,10 @@ class States:
         compute_q: Callable[[], torch.Tensor],
         compute_log_pi: Callable[[Rows], torch.Tensor],
         draw: Callable[[int | None], torch.Tensor],
+        masks: torch.Tensor | None = None,
         max_watched: int | None = None,
     ) -> None:
-        self.obs = obs
+        self.obs, self.masks = obs, masks
         self.watched = self.some(max_watched)
         self._compute_q, self._compute_log_pi, self._draw = compute_q, compute_log_pi, draw
 
@@ -40,6 +44,10 @@ class States:
     def some(self, most: int | None) -> slice:
         """Rows of about so many states, evenly spread over all."""
         return slice(None, None, 1 if most is None else max(1, -(-len(self) // most)))
+
+    def masks_at(self, rows: Rows) -> torch.Tensor | None:
+        """Which actions are allowed in some of the states, if not all are. → [len(rows), A]"""
+        return at(self.masks, rows)
 
     @cached_property
     def q(self) -> torch.Tensor:

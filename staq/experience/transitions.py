@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+
+
+class StepMasks(NamedTuple):
+    """Which actions are allowed in the states that a step leads from and to, bool [environments, A] each."""
+
+    now: torch.Tensor
+    next: torch.Tensor
+    """Without any action where it is not known: such a step is not learned from."""
 
 
 def next_observations(new_obs: np.ndarray, dones: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
@@ -39,3 +47,8 @@ def check_finite(what: str, values: np.ndarray, step: int) -> None:
             f"({np.asarray(values[index]).tolist()}). Training stopped before it was stored: checkpoints are "
             "intact. Mend or clip the environment's output."
         )
+
+
+def at(values: torch.Tensor | None, rows: Any) -> torch.Tensor | None:
+    """Some rows of what may not be there."""
+    return None if values is None else values[rows]

@@ -101,7 +101,7 @@ def full_model(
     model = ALGORITHMS[algo].load()(preset.policy, make_envs(env_id, n_envs), **settings)
     model.collect(_started(model))
     replay = model.replay
-    for rows in (*(getattr(replay, name) for name in replay.TRANSITION), replay.accumulated.values):
+    for rows in (*(getattr(replay, name) for name in replay.transition), replay.accumulated.values):
         rows[:] = rows[torch.arange(len(rows)) % INTERVAL]
     replay.full, replay.pos = True, 0
     if isinstance(model.policy.improvement, Stack):

@@ -41,7 +41,7 @@ def backpropagation(ensemble: QEnsemble, batch_size: int) -> Backpropagation:
 
 
 def differentiate(
-    loss: Callable[..., torch.Tensor], outputs: torch.Tensor, *arguments: torch.Tensor
+    loss: Callable[..., torch.Tensor], outputs: torch.Tensor, *arguments: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A loss of networks' outputs, and its derivative by them for ``Backpropagation.backward``.
 

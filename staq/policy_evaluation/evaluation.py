@@ -98,3 +98,15 @@ def taken_actions(indices: torch.Tensor, factors: Factors) -> torch.Tensor:
     batches = indices.shape if factors.single else indices.shape[:-1]
     taken = torch.zeros((*batches[:-1], factors.n_outputs, batches[-1]), device=indices.device)
     return taken.scatter_(-2, factors.outputs_of(indices), 1.0)
+
+
+def known_only(
+    targets: torch.Tensor, taken: torch.Tensor, known: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Targets [..., B] and taken actions [..., A, B] by which steps whose target is not known change nothing.
+
+    Their q and their target are 0, so that they add nothing to the loss.
+    """
+    if known is None:
+        return targets, taken
+    return targets.where(known, 0.0), taken * known.unsqueeze(-2)

@@ -17,11 +17,19 @@ from typing import Any, ClassVar
 import torch
 
 from staq.actions import Factors
+from staq.actions.masks import are_complete, log_count
 from staq.experience.rollout import Rollout
+from staq.experience.transitions import at
 from staq.hyperparameters import FRACTION, POSITIVE, Group, Shared, at_least, setting
 from staq.networks.gradients import backpropagation, differentiate
 from staq.networks.optimizer import clipped_step
-from staq.policy_evaluation.evaluation import Evaluated, PolicyEvaluation, TrainingProgress, taken_actions
+from staq.policy_evaluation.evaluation import (
+    Evaluated,
+    PolicyEvaluation,
+    TrainingProgress,
+    known_only,
+    taken_actions,
+)
 from staq.policy_evaluation.soft_bellman import entropy, half_mse, lambda_returns, soft_value
 from staq.policy_improvement.mirror_descent import StepSize
 
@@ -105,17 +113,19 @@ class LambdaReturns(PolicyEvaluation):
         policy, rollout = self.policy, experience
         rollout.n_epochs = settings.n_epochs
         with self.phases("targets"):
-            targets = self.targets(rollout, shared, settings, step_size).flatten()
+            known = self.known_targets(rollout)
+            targets = self.targets(rollout, known, shared, settings, step_size).flatten()
             obs, actions = rollout.flat("observations"), rollout.flat("actions")
             batches = rollout.minibatches(settings.n_epochs, shared.batch_size)
         rollout.used = True
         with self.phases("gradient"):
             critics, loss_of = backpropagation(policy.q_net, shared.batch_size), partial(self.loss, settings)
             taken = taken_actions(actions[batches], self.factors)  # [n, A, B]
-            for rows, chosen in zip(batches, taken, strict=True):
+            wanted, taken = known_only(targets[batches], taken, at(known, batches))
+            for rows, chosen, target in zip(batches, taken, wanted, strict=True):
                 outputs = critics.forward(obs.index_select(0, rows))  # [E, A, B]
                 q = (outputs * chosen).sum(1)  # of several parts it is the sum [E, B]
-                loss, error = differentiate(loss_of, q, targets[rows])
+                loss, error = differentiate(loss_of, q, target)
                 critics.backward(error.unsqueeze(1) * chosen)
                 clipped_step(policy.optimizer, settings.max_grad_norm)
         last_loss, abs_q = torch.stack([loss, q.abs().mean()]).tolist()  # nothing is read back before
@@ -125,20 +135,35 @@ class LambdaReturns(PolicyEvaluation):
         """½ MSE, the loss that trains, of the actions taken; override it for another one. [E, B], [B] → scalar"""
         return half_mse(q, target)
 
+    def known_targets(self, rollout: Rollout) -> torch.Tensor | None:
+        """Whether it is known what is allowed after each step, if not everything is. → [T · N]"""
+        if rollout.next_masks is None:
+            return None
+        known = torch.ones(len(rollout), dtype=torch.bool, device=rollout.device)
+        known[rollout.next_rows] = are_complete(rollout.next_masks, self.factors)
+        return known
+
     @torch.no_grad()
-    def targets(self, rollout: Rollout, shared: Shared, settings: Settings, step_size: StepSize) -> torch.Tensor:
-        """Soft λ-returns of a rollout's steps. → [T, N]"""
+    def targets(
+        self, rollout: Rollout, known: torch.Tensor | None, shared: Shared, settings: Settings, step_size: StepSize
+    ) -> torch.Tensor:
+        """Soft λ-returns of a rollout's steps. → [T, N]
+
+        :param known: of which steps they can be known, if not of all: no trace leads into the others [T · N]
+        """
         tau, shape = step_size.entropy_weight, (rollout.length, rollout.n_envs)
-        log_pi = self.policy.log_policy(rollout.flat("accumulated")).float()  # [T·N, A]
-        known = rollout.has_q and self.policy.improvement.froze(self.policy.q_net)
-        q = rollout.flat("q") if known else self.policy.mean_q(rollout.flat("observations"))
+        masks = rollout.flat_masks
+        log_pi = self.policy.log_policy(rollout.flat("accumulated"), masks).float()  # [T·N, A]
+        has_q = rollout.has_q and self.policy.improvement.froze(self.policy.q_net)
+        q = rollout.flat("q") if has_q else self.policy.mean_q(rollout.flat("observations"))
         values = soft_value(q, log_pi, tau).view(shape)
         next_values = torch.cat([values[1:], values[-1:]])  # the last row is always a cut
-        at_cuts = self.policy.log_policy(rollout.next_accumulated).float()
+        at_cuts = self.policy.log_policy(rollout.next_accumulated, rollout.next_masks).float()
         next_values.view(-1)[rollout.next_rows] = soft_value(
             self.policy.mean_q(rollout.next_observations), at_cuts, tau
         )
-        own = own_probability(log_pi, rollout.flat("actions"), shared.epsilon, self.factors).view(shape)
+        own = own_probability(log_pi, rollout.flat("actions"), shared.epsilon, self.factors, masks)
+        own = (own if known is None else own * known).view(shape)
         return lambda_returns(
             rollout.rewards[: rollout.length],
             rollout.terminated[: rollout.length],
@@ -151,13 +176,16 @@ class LambdaReturns(PolicyEvaluation):
         )
 
 
-def own_probability(log_pi: torch.Tensor, actions: torch.Tensor, epsilon: float, factors: Factors) -> torch.Tensor:
+def own_probability(
+    log_pi: torch.Tensor, actions: torch.Tensor, epsilon: float, factors: Factors, masks: torch.Tensor | None = None
+) -> torch.Tensor:
     """(1 − ε) π(a|s) / b(a|s): how probable it is that an action was π's own, not one of exploration.
 
-    b = (1 − ε) π + ε/|A| is the behaviour. [n, A], indices [n] or [n, D] → [n]
+    b = (1 − ε) π + ε/|A(s)| is the behaviour. [n, A], indices [n] or [n, D], masks [n, A] → [n]
     """
     chosen = log_pi.gather(-1, factors.outputs_of(actions).mT).sum(-1)  # log π(a|s), of all parts
     if epsilon >= 1.0:
         return torch.zeros_like(chosen)
-    odds = math.log(epsilon / (1 - epsilon)) - factors.log_count if epsilon > 0 else -math.inf
+    count: float | torch.Tensor = factors.log_count if masks is None else log_count(masks, factors).to(chosen.dtype)
+    odds = math.log(epsilon / (1 - epsilon)) - count if epsilon > 0 else -math.inf
     return torch.sigmoid(chosen - odds)

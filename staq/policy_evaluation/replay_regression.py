@@ -8,11 +8,14 @@ from typing import Any, Literal
 
 import torch
 
+from staq.actions import Factors
+from staq.actions.masks import are_complete
 from staq.experience.replay import Replay
+from staq.experience.transitions import at
 from staq.hyperparameters import Group, Shared, at_least, one_of, setting
 from staq.networks.chunks import chunk_size
 from staq.networks.gradients import backpropagation, differentiate
-from staq.policy_evaluation.evaluation import Evaluated, PolicyEvaluation, taken_actions
+from staq.policy_evaluation.evaluation import Evaluated, PolicyEvaluation, known_only, taken_actions
 from staq.policy_evaluation.soft_bellman import (
     ensemble_value,
     half_mse,
@@ -75,6 +78,7 @@ class ReplayRegression(PolicyEvaluation):
                 batches = replay.draw(min(settings.target_update_interval, steps - start), shared.batch_size)
                 targets = self.targets(replay, batches, shared, settings, step_size)
                 taken = taken_actions(replay.actions[batches], self.factors)
+                targets, taken = known_only(targets, taken, known_targets(replay, batches, self.factors))
             with self.phases("gradient"):
                 for rows, actions, target in zip(batches, taken, targets, strict=True):
                     outputs = critics.forward(replay.observations.index_select(0, rows))  # [E, A, B]
@@ -102,7 +106,7 @@ class ReplayRegression(PolicyEvaluation):
         # there each member first says what the next state is worth.
         reduces_values = settings.target_reduce == "min" and not self.factors.single
         q = self._next_q(replay, rows, None if reduces_values else settings.target_reduce)
-        log_pi = self.policy.log_policy(replay.accumulated.values[rows]).float()
+        log_pi = self.policy.log_policy(replay.accumulated.values[rows], at(replay.next_masks, rows)).float()
         if settings.target_action == "expected":
             value = soft_value(q, log_pi, step_size.entropy_weight)
             value = (ensemble_value(value, "min") if reduces_values else value)[draw]
@@ -126,3 +130,8 @@ class ReplayRegression(PolicyEvaluation):
             q = networks.forward(replay.next_observations.index_select(0, full))[..., : len(chunk)].mT  # [E, n, A]
             found.append(q.clone() if reduce is None else ensemble_value(q, reduce))
         return torch.cat(found, dim=-2)
+
+
+def known_targets(replay: Replay, batches: torch.Tensor, factors: Factors) -> torch.Tensor | None:
+    """Whether it is known what is allowed in the next states of transitions, if not everything is. [...] → [...]"""
+    return None if replay.next_masks is None else are_complete(replay.next_masks[batches], factors)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from staq.actions.masks import forbid
 from staq.hyperparameters import Group, at_least, setting
 from staq.networks.architecture import Architecture
 from staq.networks.chunks import chunk_size
@@ -37,9 +38,9 @@ class Actor(PolicyImprovement):
         logits_of = partial(self.architecture.frozen_q_values, self.actor.weights)
         return torch.cat([mean_centred(logits_of(chunk), self.factors) for chunk in chunks])
 
-    def log_policy(self, obs: torch.Tensor) -> torch.Tensor:
-        """log π, float64 [B, A]"""
-        return self.factors.log_softmax(self.accumulated(obs))
+    def log_policy(self, obs: torch.Tensor, masks: torch.Tensor | None = None) -> torch.Tensor:
+        """log π over the actions that are allowed, float64 [B, A]"""
+        return self.factors.log_softmax(forbid(self.accumulated(obs), masks))
 
     @torch.no_grad()
     def improve(self, q_net: QEnsemble, states: States, step_size: StepSize) -> LogitsChange:
@@ -47,7 +48,8 @@ class Actor(PolicyImprovement):
         log_pi, q = (values[states.watched].double() for values in (states.log_pi, states.q))
         exact = self.factors.each(partial(mirror_step, step_size=step_size), log_pi, q)
         self.train_actor(states, step_size)
-        self._divergence = kl_divergence(exact, self.log_policy(states.obs[states.watched])).mean().item()
+        reached = self.log_policy(states.obs[states.watched], states.masks_at(states.watched))
+        self._divergence = kl_divergence(exact, reached).mean().item()
         return LogitsChange(0.0, [(self.actor.weights, 1.0)])
 
     def effective(self, step_size: StepSize) -> StepSize:
@@ -122,13 +124,15 @@ class GradientActor(Actor):
         actor, total = backpropagation(self.actor, batches.shape[1]), torch.zeros((), device=q.device)
         loss_of_part = partial(type(self).loss, step_size=step_size)
 
-        def loss(logits: torch.Tensor, q: torch.Tensor, log_pi_k: torch.Tensor) -> torch.Tensor:
+        def loss(
+            logits: torch.Tensor, q: torch.Tensor, log_pi_k: torch.Tensor, masks: torch.Tensor | None
+        ) -> torch.Tensor:
             # Each loss is a divergence or Eq. 4's objective: over independent parts they add up.
-            return self.factors.total(loss_of_part, self.factors.log_softmax(logits), q, log_pi_k)
+            return self.factors.total(loss_of_part, self.factors.log_softmax(forbid(logits, masks)), q, log_pi_k)
 
         for rows in batches:
             logits = actor.forward(states.obs[rows])[0].t()  # [B, A]
-            value, error = differentiate(loss, logits, q[rows], log_pi[rows])
+            value, error = differentiate(loss, logits, q[rows], log_pi[rows], states.masks_at(rows))
             actor.backward(error.t().unsqueeze(0).contiguous())
             self.optimizer.step()
             total += value

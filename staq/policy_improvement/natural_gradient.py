@@ -51,7 +51,8 @@ class NaturalGradient(Actor):
         if expected <= 0:  # the gradient is zero, up to rounding
             self._trials = 0
             return
-        self.line_search(obs, q, log_pi, tau, (2 * self.settings.max_kl / expected).sqrt() * direction)
+        step = (2 * self.settings.max_kl / expected).sqrt() * direction
+        self.line_search(obs, states.masks_at(some), q, log_pi, tau, step)
 
     def gradient(self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float) -> torch.Tensor:
         """g: an action's share is how much its q − τ log π exceeds the policy's mean."""
@@ -71,13 +72,19 @@ class NaturalGradient(Actor):
         return total
 
     def line_search(
-        self, obs: torch.Tensor, q: torch.Tensor, log_pi: torch.Tensor, tau: float, step: torch.Tensor
+        self,
+        obs: torch.Tensor,
+        masks: torch.Tensor | None,
+        q: torch.Tensor,
+        log_pi: torch.Tensor,
+        tau: float,
+        step: torch.Tensor,
     ) -> None:
         """Takes the largest step of a falling sequence that is allowed, or none."""
         start, before = self._parameters_as_vector(), soft_value(q, log_pi, tau).mean()
         for trial in range(1, self.settings.line_search_steps + 1):
             self._set_parameters(start + step)
-            new = self.log_policy(obs).float()
+            new = self.log_policy(obs, masks).float()
             if kl_divergence(new, log_pi).mean() <= self.settings.max_kl and soft_value(q, new, tau).mean() > before:
                 self._trials = trial
                 return

@@ -293,6 +293,8 @@ def restore_replay(buffer: ReplayBuffer, state: dict[str, Any], folder: Path) ->
     start = buffer.pos - stored
     for name, length in state["segments"]:
         segment, rows = read(folder / name), (start + torch.arange(length)) % buffer.buffer_size
+        if isinstance(buffer, Replay) and "masks" in segment:
+            buffer.allocate_masks()
         for part in _transition(buffer):
             whole = torch.as_tensor(getattr(buffer, part))  # shares the buffer's memory
             whole[rows] = segment[part].to(whole.device)
@@ -300,7 +302,7 @@ def restore_replay(buffer: ReplayBuffer, state: dict[str, Any], folder: Path) ->
 
 
 def _transition(buffer: ReplayBuffer) -> tuple[str, ...]:
-    return buffer.TRANSITION if isinstance(buffer, Replay) else SB3_TRANSITION
+    return buffer.transition if isinstance(buffer, Replay) else SB3_TRANSITION
 
 
 def random_state(model: BaseAlgorithm) -> dict[str, Any]:
