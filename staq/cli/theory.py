@@ -24,6 +24,7 @@ def add_command(commands: Any) -> None:
     command.set_defaults(command=theory_check)
     command.add_argument("--trials", type=whole_number, default=1000, help="random MDPs (%(default)s)")
     command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--masks", action="store_true", help="forbid some actions in every state")
     command.add_argument("--only", type=int, metavar="TRIAL", help="rerun this one trial and show its findings")
     command.add_argument("--json", type=Path, metavar="FILE", help="also write the table as JSON")
     command.add_argument("--processes", type=whole_number, default=os.cpu_count() or 1, help="(%(default)s)")
@@ -45,7 +46,7 @@ def theory_check(options: argparse.Namespace) -> None:
     from staq.tabular.audit import as_json, audit, trial
 
     if options.only is not None:
-        _, label, findings = trial(options.seed, options.only)
+        _, label, findings = trial(options.seed, options.only, options.masks)
         print(label)
         for finding in findings:
             repaired = {None: "", False: ", holds as repaired", True: ", VIOLATED as repaired"}[
@@ -55,7 +56,7 @@ def theory_check(options: argparse.Namespace) -> None:
             print(f"  {finding.statement:42} {verdict} as stated (left/right up to {finding.ratio:.4g}){repaired}")
         return
     with tqdm(total=options.trials, unit=" trials", desc="audit") as bar:
-        rows = audit(options.trials, options.seed, options.processes, bar.update)
+        rows = audit(options.trials, options.seed, options.processes, bar.update, options.masks)
     print(f"{'statement':42}{'trials':>8}{'as stated':>11}{'repaired':>10}{'worst':>9}   smallest counterexample")
     for row in rows:
         repaired = "" if row.violations_as_repaired is None else str(row.violations_as_repaired)

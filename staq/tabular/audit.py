@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from staq.tabular import bounds
 from staq.tabular.bounds import Sides
-from staq.tabular.mdp import MDP, dirichlet, garnet
+from staq.tabular.mdp import MDP, dirichlet, garnet, masked
 from staq.tabular.mirror_descent import ErrorProcess, Run, Settings, run
 from staq.tabular.operators import bellman, bellman_optimal, optimal_q, policy_of, q_of_policy
 
@@ -50,29 +50,40 @@ class Row:
     """Of the original statement, with the seed that reruns it."""
 
 
-def audit(trials: int, seed: int, processes: int = 1, progress: Callable[[int], object] = lambda n: None) -> list[Row]:
-    """Runs the trials and counts."""
+def audit(
+    trials: int,
+    seed: int,
+    processes: int = 1,
+    progress: Callable[[int], object] = lambda n: None,
+    masks: bool = False,
+) -> list[Row]:
+    """Runs the trials and counts.
+
+    :param masks: whether in every state some actions are forbidden
+    """
     rows: dict[str, Row] = {}
     sizes: dict[str, int] = {}
     with _mapper(processes) as mapping:
-        for i, (size, label, findings) in enumerate(mapping(partial(trial, seed), range(trials))):
+        for i, (size, label, findings) in enumerate(mapping(partial(trial, seed, masks=masks), range(trials))):
             for finding in findings:
                 row = rows.setdefault(finding.statement, Row(finding.statement))
                 _count(row, finding)
                 if finding.violated and size < sizes.get(finding.statement, size + 1):
                     sizes[finding.statement] = size
                     row.smallest_counterexample = (
-                        f"{label}{finding.setting}: staq theory check --seed {seed} --only {i}"
+                        f"{label}{finding.setting}: staq theory check --seed {seed} --only {i}{' --masks' * masks}"
                     )
             progress(1)
     return list(rows.values())
 
 
-def trial(seed: int, index: int) -> tuple[int, str, list[Finding]]:
+def trial(seed: int, index: int, masks: bool = False) -> tuple[int, str, list[Finding]]:
     """All statements on one random MDP: its size, its description, and what was found."""
     rng = np.random.default_rng([seed, index])
     tau = 10.0 ** rng.uniform(-2, 0)
     mdp = _random_mdp(rng, rng.uniform(0.3, 0.95))
+    if masks:
+        mdp = masked(mdp, _random_mask(np.random.default_rng([seed, index, 1]), *mdp.reward.shape))
     kind = str(rng.choice(["none", "random", "biased", "positive", "negative", "correlated"]))
     errors = partial(_errors, kind, mdp, 10.0 ** rng.uniform(-2, 1), int(rng.integers(2**31)))
     label = f"{mdp.n_states} states, {mdp.n_actions} actions, γ={mdp.discount:.2f}, τ={tau:.3f}, {kind} errors"
@@ -90,8 +101,8 @@ def as_json(rows: list[Row], trials: int, seed: int) -> dict[str, object]:
 
 def _operators(rng: np.random.Generator, mdp: MDP, tau: float) -> Iterator[Finding]:
     """The propositions of App. A, on random functions and a random policy."""
-    f, g = (rng.normal(size=mdp.reward.shape) * 10 for _ in range(2))
-    log_pi, gamma = policy_of(rng.normal(size=mdp.reward.shape) * 3), mdp.discount
+    f, g = (mdp.on_allowed(rng.normal(size=mdp.reward.shape) * 10) for _ in range(2))
+    log_pi, gamma = policy_of(rng.normal(size=mdp.reward.shape) * 3, mdp.allowed), mdp.discount
     apart = bounds.norm(f - g)
     for name, operator in (
         ("Contraction of T^π", lambda x: bellman(mdp, log_pi, x, tau)),
@@ -152,7 +163,7 @@ def _exact(rng: np.random.Generator, mdp: MDP, tau: float, errors: ErrorProcess)
 def _finite(rng: np.random.Generator, mdp: MDP, tau: float, errors: ErrorProcess) -> Iterator[Finding]:
     """Sec. 5, at a memory just above the theorem's threshold: γ and β are drawn so that it is not too large."""
     gamma, beta = rng.uniform(0.1, 0.7), rng.uniform(0.05, 0.7)
-    mdp = MDP(mdp.reward, mdp.transition, gamma)
+    mdp = replace(mdp, discount=gamma)
     memory = bounds.minimum_memory(gamma, beta) + int(rng.integers(3))
     settings = Settings(tau, tau * beta / (1 - beta), "policy", memory)
     optimal, history = optimal_q(mdp, tau), run(mdp, settings, min(memory + 15, 50), errors)
@@ -190,8 +201,19 @@ def _random_mdp(rng: np.random.Generator, gamma: float) -> MDP:
     return MDP(mdp.reward, mdp.transition.toarray(), gamma)
 
 
+def _random_mask(rng: np.random.Generator, n_states: int, n_actions: int) -> np.ndarray:
+    """Allows each action or not, and one of them in any case."""
+    allowed = rng.random((n_states, n_actions)) < 0.5
+    allowed[np.arange(n_states), rng.integers(n_actions, size=n_states)] = True
+    return allowed
+
+
 def _errors(kind: str, mdp: MDP, scale: float, seed: int, k: int) -> np.ndarray:
     """ε_k, a function of k alone, so that runs can share it."""
+    return mdp.on_allowed(_drawn_errors(kind, mdp, scale, seed, k))
+
+
+def _drawn_errors(kind: str, mdp: MDP, scale: float, seed: int, k: int) -> np.ndarray:
     noise = scale * np.random.default_rng([seed, k]).normal(size=mdp.reward.shape)
     if kind == "none":
         return np.zeros_like(noise)

@@ -75,7 +75,7 @@ def merging(run: Run, weights: np.ndarray | None = None) -> list[Sides]:
     for k, error in enumerate(run.update_errors):
         exact = beta * exact + alpha * run.q[k]
         distance = beta * distance + math.sqrt(size(np.ptp(error, axis=-1) ** 2))
-        kl = kl_divergence(policy_of(exact), run.log_pi[k + 1])
+        kl = kl_divergence(policy_of(exact, run.mdp.allowed), run.log_pi[k + 1])
         sides.append(Sides(size(kl), distance**2 / 8))
     return sides
 

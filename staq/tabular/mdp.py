@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,10 @@ class MDP:
     """P [S·A, S], row s·A + a, an array or a SciPy sparse matrix. Rows sum to at most 1."""
     discount: float
     """γ"""
+    allowed: np.ndarray | None = None
+    """A(s) as a mask [S, A], if it is not all of A; made by ``masked``."""
+    twin: np.ndarray | None = None
+    """Of a masked MDP, the allowed action that stands for each [S, A]: its own number, if it is allowed."""
 
     def __post_init__(self) -> None:
         n_states, n_actions = self.reward.shape
@@ -45,6 +49,25 @@ class MDP:
     def expected(self, value: np.ndarray) -> np.ndarray:
         """P v: the expectation of a function of the next state. [S] → [S, A]"""
         return np.asarray(self.transition @ value).reshape(self.reward.shape)
+
+    def on_allowed(self, f: np.ndarray) -> np.ndarray:
+        """A function of allowed actions, repeated where one stands for a forbidden one. [S, A] → [S, A]"""
+        return f if self.twin is None else np.take_along_axis(f, self.twin, axis=1)
+
+
+def masked(mdp: MDP, allowed: np.ndarray) -> MDP:
+    """The MDP with A(s) instead of A in every state.
+
+    A forbidden action becomes the twin of an allowed one, with its reward and its transitions, that no policy can
+    take. Every function of (s, a) then has the same value at both, so that a norm or a maximum over A is one over A(s),
+    and only policies need the mask.
+    """
+    if allowed.shape != mdp.reward.shape or not allowed.any(-1).all():
+        raise ValueError(f"allowed must be a mask of shape {mdp.reward.shape} that allows something in every state.")
+    twin = np.where(allowed, np.arange(mdp.n_actions), allowed.argmax(-1)[:, None])
+    rows = (np.arange(mdp.n_states)[:, None] * mdp.n_actions + twin).ravel()
+    reward = np.take_along_axis(mdp.reward, twin, axis=1)
+    return replace(mdp, reward=reward, transition=mdp.transition[rows], allowed=allowed, twin=twin)
 
 
 def dirichlet(n_states: int, n_actions: int, discount: float, rng: np.random.Generator) -> MDP:

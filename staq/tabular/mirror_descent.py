@@ -79,12 +79,12 @@ def run(
     errors = errors or no_error(mdp)
     update_errors = update_errors or no_error(mdp)
     zero = np.zeros_like(mdp.reward)
-    history = Run(mdp, settings, logits=[zero], log_pi=[policy_of(zero)])
+    history = Run(mdp, settings, logits=[zero], log_pi=[policy_of(zero, mdp.allowed)])
     for k in range(iterations):
         _evaluate(history, k, errors(k))
         history.update_errors.append(update_errors(k))
         history.logits.append(_improved(history, k) + history.update_errors[k])
-        history.log_pi.append(policy_of(history.logits[-1]))
+        history.log_pi.append(policy_of(history.logits[-1], mdp.allowed))
     return history
 
 

@@ -13,9 +13,13 @@ from staq.tabular.mdp import MDP
 DENSE_STATES = 600
 
 
-def policy_of(logits: np.ndarray) -> np.ndarray:
-    """log π of π ∝ exp(ξ). [S, A] → [S, A]"""
-    return np.asarray(log_softmax(logits, axis=-1))
+FORBIDDEN = -1e30
+"""log π of what is not allowed: finite, since 0 · log 0 must be 0."""
+
+
+def policy_of(logits: np.ndarray, allowed: np.ndarray | None = None) -> np.ndarray:
+    """log π of π ∝ exp(ξ), over the actions that are allowed. [S, A] → [S, A]"""
+    return np.asarray(log_softmax(logits if allowed is None else np.where(allowed, logits, FORBIDDEN), axis=-1))
 
 
 def entropy(log_pi: np.ndarray) -> np.ndarray:
@@ -45,7 +49,7 @@ def bellman(mdp: MDP, log_pi: np.ndarray, f: np.ndarray, entropy_weight: float) 
 
 def bellman_optimal(mdp: MDP, f: np.ndarray, entropy_weight: float) -> np.ndarray:
     """T_τ^* f = R + γ P max_p (p f − τ h(p)): the maximum is τ log Σ exp(f/τ)."""
-    best = entropy_weight * logsumexp(f / entropy_weight, axis=-1)
+    best = entropy_weight * logsumexp(f / entropy_weight, axis=-1, b=mdp.allowed)
     return mdp.reward + mdp.discount * mdp.expected(best)
 
 
@@ -66,7 +70,7 @@ def optimal_q(mdp: MDP, entropy_weight: float, tolerance: float = 1e-12, max_ite
     """Q_τ^* by soft policy iteration, until its distance to the fixed point is below the tolerance, or rounding's."""
     q, best, since_best = np.zeros_like(mdp.reward), np.inf, 0
     for _ in range(max_iterations):
-        q = q_of_policy(mdp, policy_of(q / entropy_weight), entropy_weight)
+        q = q_of_policy(mdp, policy_of(q / entropy_weight, mdp.allowed), entropy_weight)
         residual = np.abs(bellman_optimal(mdp, q, entropy_weight) - q).max()
         if residual <= max(tolerance * (1 - mdp.discount), 4 * np.finfo(float).eps * np.abs(q).max()):
             return q
