@@ -274,7 +274,7 @@ class PolicyMirrorDescent(SB3Interface):
         """Reads the masks of the states that a call of ``learn`` begins in, if there are any."""
         assert self.env is not None
         self._masks = reader_for(self.env, self.shared.masks, self.factors)
-        self._last_masks = None
+        self._last_masks, self.policy.masked = None, self._masks is not None
         if self._masks is not None:
             self._last_masks = torch.as_tensor(self._masks.read(self.num_timesteps), device=self.device)
         if self.verbose >= 1:

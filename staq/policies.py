@@ -54,6 +54,8 @@ class StaQPolicy(BasePolicy):
     """
 
     convolutional = False
+    masked = False
+    """Whether it was trained with action masks."""
     _allowed: torch.Tensor | None = None
     """Masks of the observations that ``predict`` is asked for."""
 

@@ -64,12 +64,14 @@ def visited(policy: Any, env: Any, seed: int) -> torch.Tensor:
     """States that a policy visits, sampling its actions."""
     import torch
 
+    from staq.envs.masks import masks_for
+
     env.seed(seed)
     obs, found = env.reset(), list[torch.Tensor]()
     with policy.seeded(seed):
         while len(found) * env.num_envs < STATES:
             found.append(policy.obs_to_tensor(obs)[0])
-            obs = env.step(policy.predict(obs, deterministic=False)[0])[0]
+            obs = env.step(policy.predict(obs, action_masks=masks_for(policy, env))[0])[0]
     env.close()
     return torch.cat(found)
 

@@ -17,6 +17,7 @@ from stable_baselines3.common.type_aliases import PolicyPredictor
 from stable_baselines3.common.vec_env import VecEnv
 
 from staq.baselines.sb3_policy import SB3Policy, save_parameters
+from staq.envs.masks import masks_for
 from staq.loop import PolicyMirrorDescent
 
 ROWS, SB3_ROWS = "evaluations.csv", "evaluations.npz"
@@ -46,6 +47,20 @@ class Returns:
     """Wall-clock time of training so far."""
 
 
+class Masking:
+    """A policy that is told what is allowed in the environments that it plays in, if it was trained with masks."""
+
+    def __init__(self, policy: PolicyPredictor, env: VecEnv) -> None:
+        self.policy, self.env = policy, env
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: Any = False
+    ) -> tuple[np.ndarray, Any]:
+        masks = masks_for(self.policy, self.env)
+        given = {} if masks is None else {"action_masks": masks}
+        return self.policy.predict(observation, state, episode_start, deterministic, **given)
+
+
 class Episodes(NamedTuple):
     """Whole episodes, one entry each."""
 
@@ -69,7 +84,7 @@ def play(policy: SamplingPolicy, env: VecEnv, episodes: int, greedy: bool | np.n
     env.seed(seed)
     with policy.seeded(seed):
         returns, lengths = evaluate_policy(
-            policy,
+            Masking(policy, env),
             env,
             episodes,
             deterministic=greedy,  # type: ignore[arg-type]  # handed on to the policy as it is

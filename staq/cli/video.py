@@ -14,6 +14,7 @@ from tqdm import tqdm
 from staq.actions import ActionCodec
 from staq.baselines.sb3_policy import SB3Policy
 from staq.envs.make import make_env
+from staq.envs.masks import masks_for
 from staq.policies import StaQPolicy
 
 PANEL_WIDTH, HEIGHT = 240, 320
@@ -51,10 +52,12 @@ def record_video(
             obs, _ = env.reset(seed=seed + episode)
             score, ended = 0.0, False
             while not ended:
-                action, _ = policy.predict(obs, deterministic=greedy)
+                masks = masks_for(policy, env)
+                allowed: dict[str, Any] = {} if masks is None else {"action_masks": masks}
+                action, _ = policy.predict(obs, deterministic=greedy, **allowed)
                 picture, width = _canvas(_frame(env), score)
                 if policy.codec is not None:
-                    probabilities, chosen = policy.action_probabilities(obs), policy.codec.indices(action)[0]
+                    probabilities, chosen = policy.action_probabilities(obs, **allowed), policy.codec.indices(action)[0]
                     if len(names) == 1:
                         _bars(picture, width, probabilities, names[0], int(chosen))
                     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import gymnasium
@@ -10,6 +11,7 @@ from stable_baselines3.common.vec_env import VecMonitor
 from staq.actions import BoundaryActions
 from staq.envs import mujoco
 from staq.envs.atari import is_atari, make_atari
+from staq.envs.masks import ActionMasks, offers_masks
 from staq.envs.sequential_vec_env import SequentialVecEnv
 
 EXTRA_OF = {
@@ -27,21 +29,35 @@ def make_envs(env_id: str, n_envs: int, actions: str | None = None) -> VecMonito
     return VecMonitor(SequentialVecEnv([lambda: make_env(env_id, actions)] * n_envs))
 
 
+@functools.cache
+def has_masks(env_id: str) -> bool:
+    """Whether an environment says which actions are allowed."""
+    env = _made(env_id, None)
+    found = offers_masks(env)
+    env.close()
+    return found
+
+
 def make_env(env_id: str, actions: str | None = None, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """One environment; a missing extra, an unknown name or actions of another kind are a clear error."""
+    env = _made(env_id, render_mode)
+    if actions is not None and not isinstance(env.action_space, gymnasium.spaces.Box):
+        raise ValueError(f"{env_id} has finite actions ({env.action_space}): leave out --actions {actions}.")
+    if actions == "boundary":
+        return BoundaryActions(env)
+    return ActionMasks(env) if has_masks(env_id) else env
+
+
+def _made(env_id: str, render_mode: str | None) -> gymnasium.Env[Any, Any]:
     try:
         if is_atari(env_id):
-            env = make_atari(env_id, render_mode)
-        else:
-            options = mujoco.options_for(env_id, recorded=render_mode is not None)
-            # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
-            env = gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **options)
+            return make_atari(env_id, render_mode)
+        options = mujoco.options_for(env_id, recorded=render_mode is not None)
+        # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
+        return gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **options)
     except gymnasium.error.DependencyNotInstalled as error:
         extra = next((name for word, name in EXTRA_OF.items() if word in str(error)), None)
         hint = f" Install it with: pip install 'staq[{extra}]'" if extra else ""
         raise ModuleNotFoundError(f"{env_id} needs a package that is not installed ({error}).{hint}") from error
     except gymnasium.error.Error as error:
         raise ValueError(f"The environment {env_id!r} cannot be made: {error}") from error
-    if actions is not None and not isinstance(env.action_space, gymnasium.spaces.Box):
-        raise ValueError(f"{env_id} has finite actions ({env.action_space}): leave out --actions {actions}.")
-    return BoundaryActions(env) if actions == "boundary" else env

@@ -145,6 +145,20 @@ def reader_for(env: VecEnv, wanted: Masks, factors: Factors) -> MaskReader | Non
     return None
 
 
+def masks_for(policy: Any, env: gymnasium.Env[Any, Any] | VecEnv) -> np.ndarray | None:
+    """What is allowed where an environment is, or several are, for a policy that was trained with masks."""
+    if not getattr(policy, "masked", False):
+        return None
+    if isinstance(env, VecEnv):
+        return np.stack(env.env_method(METHOD))
+    return np.asarray(env.get_wrapper_attr(METHOD)())
+
+
+def offers_masks(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether an environment says what is allowed, one way or the other. It is reset."""
+    return env.has_wrapper_attr(METHOD) or INFO in env.reset()[1]
+
+
 def _is_hidden(env: Any) -> bool:
     """Whether a method that a chain of wrappers does not offer is somewhere below."""
     while env is not None:

@@ -159,4 +159,5 @@ def _policy_like(policy: StaQPolicy, stack: QStack) -> StaQPolicy:
     improvement = other.improvement
     assert isinstance(improvement, Stack)
     improvement.stack.load_state_dict(stack.state_dict())
+    other.masked = policy.masked
     return other

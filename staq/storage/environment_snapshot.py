@@ -18,6 +18,9 @@ import numpy as np
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 
+from staq.actions import ActionCodec
+from staq.envs.masks import METHOD
+
 Plain = Any
 _OBJECT, _GENERATOR, _RANDOM_STATE = "__object__", "__generator__", "__random_state__"
 _MUJOCO = "__mujoco__"
@@ -80,23 +83,32 @@ def _layers(env: gymnasium.Env[Any, Any]) -> set[type]:
 
 def _continue_alike(one: gymnasium.Env[Any, Any], other: gymnasium.Env[Any, Any]) -> bool:
     one.action_space.seed(0)
-    actions = [one.action_space.sample() for _ in range(PROBE_STEPS)]
     one.reset(seed=0)
     other.reset(seed=1)
-    _outcomes(one, actions[:5])
+    for _ in range(5):
+        _outcome(one, _any_action(one))
     restore(other, snapshot(one))
-    pairs = zip(_outcomes(one, actions[5:]), _outcomes(other, actions[5:]), strict=True)
-    return all(np.array_equal(a, b) for a, b in pairs)
+    for _ in range(5, PROBE_STEPS):
+        action = _any_action(one)
+        if not all(map(np.array_equal, _outcome(one, action), _outcome(other, action))):
+            return False
+    return True
 
 
-def _outcomes(env: gymnasium.Env[Any, Any], actions: list[Any]) -> list[np.ndarray]:
-    outcomes = []
-    for action in actions:
-        obs, reward, terminated, truncated, _ = env.step(action)
-        outcomes += [np.asarray(obs), np.asarray([reward, terminated, truncated], dtype=float)]
-        if terminated or truncated:
-            outcomes.append(np.asarray(env.reset()[0]))
-    return outcomes
+def _any_action(env: gymnasium.Env[Any, Any]) -> Any:
+    if not env.has_wrapper_attr(METHOD):
+        return env.action_space.sample()
+    codec = ActionCodec(env.action_space)
+    parts = np.split(np.asarray(env.get_wrapper_attr(METHOD)(), dtype=bool), codec.factors.first[1:])
+    drawn = np.array([env.action_space.np_random.choice(np.flatnonzero(part)) for part in parts])
+    return codec.actions(drawn if codec.factors.single else drawn[None])[0]
+
+
+def _outcome(env: gymnasium.Env[Any, Any], action: Any) -> list[np.ndarray]:
+    """All that a step shows, and what the next episode begins with if one ends."""
+    obs, reward, terminated, truncated, _ = env.step(action)
+    found = [np.asarray(obs), np.asarray([reward, terminated, truncated], dtype=float)]
+    return [*found, np.asarray(env.reset()[0])] if terminated or truncated else found
 
 
 def _captured(value: Any, seen: set[int]) -> Plain:

@@ -92,6 +92,7 @@ def export_policy(
         "norm": architecture.norm,
         "n_critics": int(policy.n_critics),
         "n_atoms": int(policy.n_atoms),
+        "masked": policy.masked,
         "memory_size": improvement.memory_size,
         "stack": stack,
     }
@@ -155,6 +156,7 @@ def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], 
         normalize_images=description["normalize_images"],
         norm=description.get("norm"),  # exports from before there was one have none
     ).to(device)
+    policy.masked = description.get("masked", False)
     with torch.no_grad():
         for name, weight in policy.q_net.weights.items():
             weight.copy_(tensors[f"q_net.{name}"])
