@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from staq.envs.masks import ActionMasks as ActionMasks
     from staq.policies import CnnPolicy as CnnPolicy
     from staq.policies import MlpPolicy as MlpPolicy
+    from staq.policies import MultiInputPolicy as MultiInputPolicy
     from staq.storage.checkpoint import Checkpoints as Checkpoints
     from staq.storage.checkpoint import resume as resume
     from staq.storage.export import load_policy as load_policy
@@ -40,6 +41,7 @@ _HOMES = {record.class_name: record.home for record in _ALGORITHMS.values() if r
     "Checkpoints": "staq.storage.checkpoint:Checkpoints",
     "CnnPolicy": "staq.policies:CnnPolicy",
     "MlpPolicy": "staq.policies:MlpPolicy",
+    "MultiInputPolicy": "staq.policies:MultiInputPolicy",
     "Snapshots": "staq.storage.snapshots:Snapshots",
     "load_policy": "staq.storage.export:load_policy",
     "resume": "staq.storage.checkpoint:resume",

@@ -41,7 +41,7 @@ from staq.experience.transitions import StepMasks, check_finite, is_truncated, n
 from staq.hyperparameters import Group, Shared, defaults_of, described, other_defaults, resolved
 from staq.networks.allocation import keep_freed_memory
 from staq.phases import Phases
-from staq.policies import CnnPolicy, MlpPolicy, StaQPolicy
+from staq.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, StaQPolicy
 from staq.policy_evaluation.evaluation import PolicyEvaluation, TrainingProgress
 from staq.policy_evaluation.soft_bellman import entropy
 from staq.policy_improvement.improvement import PolicyImprovement
@@ -55,7 +55,7 @@ class PolicyMirrorDescent(SB3Interface):
 
     Called as any algorithm of stable-baselines3 is. Hyperparameters are keyword arguments and become attributes.
 
-    :param policy: "MlpPolicy", "CnnPolicy" or a policy class
+    :param policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy" (for Dict observations) or a policy class
     :param env: an environment, a vectorised one, or the name of one; 50 environments in parallel make acting cheap
     :param evaluation: how q_k is learned: "replay" is the paper's; "lambda" learns from on-policy λ-returns, many times
         faster, with defaults of its own
@@ -69,7 +69,11 @@ class PolicyMirrorDescent(SB3Interface):
 
     improvement: ClassVar[type[PolicyImprovement]]
     """What makes an algorithm this one."""
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"MlpPolicy": MlpPolicy, "CnnPolicy": CnnPolicy}
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpPolicy": MlpPolicy,
+        "CnnPolicy": CnnPolicy,
+        "MultiInputPolicy": MultiInputPolicy,
+    }
     policy: StaQPolicy
     policy_update_interval: int
     _advised = False
@@ -173,7 +177,7 @@ class PolicyMirrorDescent(SB3Interface):
         for advice in self._advice():
             warnings.warn(advice, stacklevel=2)
         self._find_masks()
-        check_finite("an observation", np.asarray(self._last_obs), self.num_timesteps)
+        check_finite("an observation", self._last_obs, self.num_timesteps)
         callback.on_training_start(locals(), globals())
         while self.num_timesteps < total_timesteps:
             if not self.collect(callback):
@@ -256,9 +260,11 @@ class PolicyMirrorDescent(SB3Interface):
         next_obs = next_observations(new_obs, dones, infos)
         # Of new_obs too: where an episode has ended it is the first observation of the next one.
         for what, values in (("a reward", rewards), ("an observation", next_obs), ("an observation", new_obs)):
-            check_finite(what, np.asarray(values), self.num_timesteps)
-        allowed = self._step_masks(dones, infos)
-        self.experience.add(self._last_obs, next_obs, indices, rewards, dones, infos, self._behaviour.fresh, allowed)
+            check_finite(what, values, self.num_timesteps)
+        allowed, stored = self._step_masks(dones, infos), self.policy.stored
+        self.experience.add(
+            stored(self._last_obs), stored(next_obs), indices, rewards, dones, infos, self._behaviour.fresh, allowed
+        )
         self._last_obs = new_obs
         self._update_info_buffer(infos, dones)
         self._episode_num += int(dones.sum())

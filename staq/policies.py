@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN, create_mlp
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, NatureCNN, create_mlp
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
@@ -54,6 +54,8 @@ class StaQPolicy(BasePolicy):
     """
 
     convolutional = False
+    several_parts: bool | None = None
+    """Whether it is for Dict observations, if it is for one kind only."""
     masked = False
     """Whether it was trained with action masks."""
     _allowed: torch.Tensor | None = None
@@ -105,6 +107,9 @@ class StaQPolicy(BasePolicy):
             "optimizer_class": optimizer_class,
             "optimizer_kwargs": optimizer_kwargs,
         }
+        if self.several_parts not in (None, isinstance(observation_space, spaces.Dict)):
+            wanted = "MlpPolicy or CnnPolicy" if self.several_parts else "MultiInputPolicy"
+            raise ValueError(f"{type(self).__name__} is not for observations of {observation_space}: use {wanted}.")
         self.codec = ActionCodec(action_space, n_atoms)
         self.sampling = torch.Generator()
         self.n_critics = n_critics
@@ -134,9 +139,14 @@ class StaQPolicy(BasePolicy):
         norm: Norm,
     ) -> Architecture:
         space, factors = self.observation_space, self.codec.factors
+        if isinstance(space, spaces.Dict) and extractor_class is None and any(map(is_image_space, space.values())):
+            extractor_class = CombinedExtractor
         layers = self._default_net_arch(space, extractor_class) if net_arch is None else net_arch
         last = self.normalize_images, norm
+        self.layers: dict[str, Any] = {"net_arch": list(layers), "activation_fn": activation_fn, "norm": norm}
+        """What is above a features extractor, and that, for an export."""
         if extractor_class is not None:
+            self.layers |= {"extractor": extractor_class, "extractor_kwargs": extractor_kwargs or {}}
             given = space, factors, extractor_class, extractor_kwargs or {}
             return _custom_architecture(*given, list(layers), activation_fn, *last)
         convolutions = self._default_conv_arch(space) if conv_arch is None else conv_arch
@@ -165,6 +175,26 @@ class StaQPolicy(BasePolicy):
         :param masks: which actions are allowed, if not all are [B, A]
         """
         return self.codec.factors.log_softmax(forbid(self.improvement.logits(accumulated), masks))
+
+    @property
+    def stored_space(self) -> spaces.Space:
+        """Of observations as experience stores them: those of several parts are rows of bytes."""
+        parts = self.architecture.parts
+        return self.observation_space if parts is None else parts.stored_space
+
+    def stored(self, obs: Any) -> Any:
+        """Observations of environments as experience stores them."""
+        return self.obs_to_tensor(obs)[0] if isinstance(obs, dict) else obs
+
+    def obs_to_tensor(self, observation: np.ndarray | dict[str, np.ndarray]) -> tuple[torch.Tensor, bool]:
+        """SB3's, with the parts of an observation side by side. → [B, ...], and whether there were several"""
+        obs, vectorized = super().obs_to_tensor(observation)
+        if self.architecture.parts is None:
+            assert isinstance(obs, torch.Tensor)
+            return obs, vectorized
+        if not isinstance(obs, dict):
+            raise ValueError(f"An observation of {self.observation_space} is a dict, not {type(observation).__name__}.")
+        return self.architecture.parts.packed(obs), vectorized
 
     @torch.no_grad()
     def mean_q(self, obs: torch.Tensor) -> torch.Tensor:
@@ -263,11 +293,20 @@ class StaQPolicy(BasePolicy):
 class MlpPolicy(StaQPolicy):
     """For vectors: the paper's 256 × 2 network by default."""
 
+    several_parts = False
+
+
+class MultiInputPolicy(StaQPolicy):
+    """For Dict observations: vectors side by side; with images, SB3's ``CombinedExtractor``. Above it 256 × 2."""
+
+    several_parts = True
+
 
 class CnnPolicy(StaQPolicy):
     """For images: the paper's Conv(16, 3, 3) + 128 on small boards by default, DQN's on Atari-size ones."""
 
     convolutional = True
+    several_parts = False
 
 
 def _is_small(space: spaces.Space) -> bool:

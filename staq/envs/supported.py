@@ -30,9 +30,16 @@ def supported_env(env: GymEnv | str | None) -> GymEnv | None:
         )
     if ActionCodec(actions).factors.log_count == 0:
         raise ValueError(f"{actions} has a single action: there is nothing to learn, and ln|A| = 0 scales no entropy.")
-    if isinstance(observations, (spaces.Dict, spaces.Tuple)):
+    if isinstance(observations, spaces.Tuple):
         raise ValueError(
-            f"There is no support for {type(observations).__name__} observations ({observations}): flatten them with "
-            "gymnasium.wrappers.FlattenObservation."
+            f"There is no support for Tuple observations ({observations}): name their parts with a Dict, or flatten "
+            "them with gymnasium.wrappers.FlattenObservation."
         )
+    if isinstance(observations, spaces.Dict):
+        for key, inner in observations.spaces.items():
+            if not isinstance(inner, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+                raise ValueError(
+                    f"There is no support for {inner} within Dict observations (key {key!r}), as in SB3: flatten it, "
+                    "so that there is one level."
+                )
     return env

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+Observations = np.ndarray | dict[str, np.ndarray]
+"""Of several environments [N, ...], by key where they have several parts."""
+
 
 class StepMasks(NamedTuple):
     """Which actions are allowed in the states that a step leads from and to, bool [environments, A] each."""
@@ -16,13 +19,24 @@ class StepMasks(NamedTuple):
     """Without any action where it is not known: such a step is not learned from."""
 
 
-def next_observations(new_obs: np.ndarray, dones: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
+def next_observations(new_obs: Observations, dones: np.ndarray, infos: list[dict[str, Any]]) -> Observations:
     """s' of every environment: where an episode has ended, its last state, which SB3 hands over in the info."""
-    found = np.array(new_obs)
+    found = copied(new_obs)
     for i in np.flatnonzero(dones):
-        if infos[i].get("terminal_observation") is not None:
-            found[i] = infos[i]["terminal_observation"]
+        last = infos[i].get("terminal_observation")
+        if last is None:
+            continue
+        if isinstance(found, dict):
+            for key, values in found.items():
+                values[i] = last[key]
+        else:
+            found[i] = last
     return found
+
+
+def copied(obs: Observations) -> Observations:
+    """A copy of its own."""
+    return {key: np.array(values) for key, values in obs.items()} if isinstance(obs, dict) else np.array(obs)
 
 
 def is_truncated(infos: list[dict[str, Any]]) -> np.ndarray:
@@ -32,14 +46,21 @@ def is_truncated(infos: list[dict[str, Any]]) -> np.ndarray:
 
 def as_tensor(array: Any, device: torch.device) -> torch.Tensor:
     """An array of any type that Gymnasium has, on a device."""
+    if isinstance(array, torch.Tensor):
+        return array.to(device)
     array = np.asarray(array)
     if array.dtype in (np.uint16, np.uint32, np.uint64):  # torch stores these and can do little with them
         array = array.astype(np.int64)
     return torch.as_tensor(array, device=device)
 
 
-def check_finite(what: str, values: np.ndarray, step: int) -> None:
+def check_finite(what: str, values: Any, step: int) -> None:
     """Raises for the first environment whose reward or observation is no number, before anything is stored."""
+    if isinstance(values, dict):
+        for key, part in values.items():
+            check_finite(f"{what} {key!r}", part, step)
+        return
+    values = np.asarray(values)
     if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
         index = int(np.argwhere(~np.isfinite(values))[0][0])
         raise FloatingPointError(

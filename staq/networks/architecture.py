@@ -16,6 +16,7 @@ from gymnasium import spaces
 from stable_baselines3.common.preprocessing import preprocess_obs
 
 from staq.actions import Factors
+from staq.networks.observation_parts import ObservationParts
 
 Weights = Mapping[str, torch.Tensor]
 OUTPUT_WEIGHT, OUTPUT_BIAS = "output.weight", "output.bias"
@@ -32,6 +33,7 @@ class Architecture(ABC):
         normalize_images: bool,
     ) -> None:
         self.observation_space = observation_space
+        self.parts = ObservationParts(observation_space) if isinstance(observation_space, spaces.Dict) else None
         self.normalize_images = normalize_images
         self.factors = n_actions if isinstance(n_actions, Factors) else Factors([n_actions])
         self.n_actions = self.factors.n_outputs
@@ -45,7 +47,7 @@ class Architecture(ABC):
         """Freshly drawn weights of one network, without its output layer."""
 
     @abstractmethod
-    def inputs(self, obs: torch.Tensor) -> torch.Tensor:
+    def inputs(self, obs: torch.Tensor) -> Any:
         """What every network computes from B observations alike, and ``hidden`` starts from."""
 
     def inputs_of_many(self, obs: torch.Tensor) -> Any:
@@ -53,10 +55,10 @@ class Architecture(ABC):
         return self.inputs(obs)
 
     @abstractmethod
-    def hidden(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
+    def hidden(self, weights: Weights, inputs: Any) -> torch.Tensor:
         """What the output layers of N networks see of B observations' inputs. → [N, B, hidden_size]"""
 
-    def hidden_in_training(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
+    def hidden_in_training(self, weights: Weights, inputs: Any) -> torch.Tensor:
         """``hidden`` of networks that learn, whose statistics, if they have any, follow."""
         return self.hidden(weights, inputs)
 
@@ -84,11 +86,20 @@ class Architecture(ABC):
 
     def preprocessed(self, obs: torch.Tensor) -> torch.Tensor:
         """SB3's preparation: floats, images scaled to [0, 1], one-hot for discrete observations."""
-        if isinstance(self.observation_space, spaces.Discrete):
-            obs = obs.reshape(-1) - int(self.observation_space.start)
+        return self._preprocessed(obs, self.observation_space)
+
+    def preprocessed_parts(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The same of observations of several parts."""
+        assert self.parts is not None
+        each = self.parts.unpacked(obs)
+        return {key: self._preprocessed(values, self.parts.space[key]) for key, values in each.items()}
+
+    def _preprocessed(self, obs: torch.Tensor, space: spaces.Space) -> torch.Tensor:
+        if isinstance(space, spaces.Discrete):
+            obs = obs.reshape(-1) - int(space.start)
         if obs.dtype == torch.bool:
             obs = obs.view(torch.uint8)  # the same bytes, which become floats ten times as fast
-        prepared = preprocess_obs(obs, self.observation_space, self.normalize_images)
+        prepared = preprocess_obs(obs, space, self.normalize_images)
         assert isinstance(prepared, torch.Tensor)
         return prepared
 

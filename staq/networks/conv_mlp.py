@@ -94,6 +94,9 @@ class ConvMlp(Architecture):
 
     def inputs(self, obs: torch.Tensor) -> torch.Tensor:
         """What the first layer of every network multiplies: [1, B, inputs], or patches [1, B, H', W', inputs]."""
+        if self.parts is not None:
+            flat = [values.flatten(1) for values in self.preprocessed_parts(obs).values()]
+            return torch.cat(flat, dim=1).unsqueeze(0)
         x = self.preprocessed(obs).unsqueeze(0)  # [1, B, ...]
         return patches(self.with_channels_last(x), *self.conv_arch[0][1:]) if self.conv_arch else x.flatten(2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -47,10 +48,10 @@ class StackedModule(Architecture):
         buffers = {name: w for name, w in built.named_buffers() if name in self.statistics}
         return {name: w.detach() for name, w in (*built.named_parameters(), *buffers.items())}
 
-    def inputs(self, obs: torch.Tensor) -> torch.Tensor:
-        return self.preprocessed(obs)
+    def inputs(self, obs: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+        return self.preprocessed(obs) if self.parts is None else self.preprocessed_parts(obs)
 
-    def hidden_in_training(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
+    def hidden_in_training(self, weights: Weights, inputs: Any) -> torch.Tensor:
         if not self.batch_norms:
             return self.hidden(weights, inputs)
         for module in self.batch_norms:
@@ -63,11 +64,11 @@ class StackedModule(Architecture):
             for module in self.batch_norms:
                 module.eval()
 
-    def hidden(self, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
-        x = inputs
-        if x.device != self.template_device:  # only then: a module must not be moved while it is differentiated
-            self.template.to(x.device)
-            self.template_device = x.device
+    def hidden(self, weights: Weights, inputs: Any) -> torch.Tensor:
+        x, device = inputs, weights[OUTPUT_BIAS].device
+        if device != self.template_device:  # only then: a module must not be moved while it is differentiated
+            self.template.to(device)
+            self.template_device = device
         trunk = {name: w for name, w in weights.items() if name not in (OUTPUT_WEIGHT, OUTPUT_BIAS)}
 
         def one_network(network: dict[str, torch.Tensor]) -> torch.Tensor:

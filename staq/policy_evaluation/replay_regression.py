@@ -59,7 +59,7 @@ class ReplayRegression(PolicyEvaluation):
         policy = self.policy
         return Replay(
             settings.buffer_size,
-            policy.observation_space,
+            policy.stored_space,
             policy.action_space,
             policy.architecture,
             self.generators["replay"],

@@ -107,8 +107,13 @@ def _any_action(env: gymnasium.Env[Any, Any]) -> Any:
 def _outcome(env: gymnasium.Env[Any, Any], action: Any) -> list[np.ndarray]:
     """All that a step shows, and what the next episode begins with if one ends."""
     obs, reward, terminated, truncated, _ = env.step(action)
-    found = [np.asarray(obs), np.asarray([reward, terminated, truncated], dtype=float)]
-    return [*found, np.asarray(env.reset()[0])] if terminated or truncated else found
+    found = [*_arrays(obs), np.asarray([reward, terminated, truncated], dtype=float)]
+    return [*found, *_arrays(env.reset()[0])] if terminated or truncated else found
+
+
+def _arrays(obs: Any) -> list[np.ndarray]:
+    """The parts of an observation."""
+    return [np.asarray(part) for part in (obs.values() if isinstance(obs, dict) else [obs])]
 
 
 def _captured(value: Any, seen: set[int]) -> Plain:

@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN
 from torch import nn
 
 from staq.actions import BoundaryActions
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from staq.sb3_interface import SB3Interface
 
 FORMAT = "staq-policy-1"
+EXTRACTORS: dict[str, Any] = {kind.__name__: kind for kind in (CombinedExtractor, FlattenExtractor, NatureCNN)}
+"""Features extractors that an export can name: SB3's own, without code of anybody else."""
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
 
 
@@ -63,17 +66,7 @@ def export_policy(
     :param condensed: how far it is from the policy that it was condensed from, if it was
     """
     architecture, improvement = policy.architecture, policy.improvement
-    if not isinstance(architecture, ConvMlp):
-        raise ValueError(
-            "A custom features_extractor_class is code, which an export does not carry: use model.save(), and give "
-            "your class to whoever loads it."
-        )
-    activation = type(architecture.activation).__name__
-    if not hasattr(nn, activation) or repr(getattr(nn, activation)()) != repr(architecture.activation):
-        raise ValueError(
-            f"The activation {architecture.activation!r} is not one of torch.nn with its default arguments, which is "
-            "all that an export can name: use model.save()."
-        )
+    layers = _describe_layers(policy)
     stack = improvement.as_stack()
     tensors = {f"stack.{name}": w for name, w in stack.pop("networks").items()}
     tensors |= {f"q_net.{name}": w.detach() for name, w in policy.q_net.weights.items()}
@@ -84,12 +77,8 @@ def export_policy(
         "boundary_actions": boundary_actions,
         "observation_space": describe_space(policy.observation_space),
         "action_space": describe_space(policy.action_space),
-        "net_arch": architecture.net_arch,
-        "conv_arch": architecture.conv_arch,
-        "activation_fn": activation,
-        "channels_last": architecture.channels_last,
+        **layers,
         "normalize_images": architecture.normalize_images,
-        "norm": architecture.norm,
         "n_critics": int(policy.n_critics),
         "n_atoms": int(policy.n_atoms),
         "masked": policy.masked,
@@ -115,6 +104,31 @@ def export_policy(
         shutil.rmtree(folder)
     partial.rename(folder)
     return folder
+
+
+def _describe_layers(policy: StaQPolicy) -> dict[str, Any]:
+    """The arguments that make a policy's networks, as JSON."""
+    architecture, layers = policy.architecture, policy.layers
+    if isinstance(architecture, ConvMlp):
+        made_of: nn.Module = architecture.activation
+        images = {"conv_arch": architecture.conv_arch, "channels_last": architecture.channels_last}
+        extractor = {}
+    else:
+        made_of, images = layers["activation_fn"](), {"conv_arch": [], "channels_last": False}
+        kind, name = layers["extractor"], layers["extractor"].__name__
+        if EXTRACTORS.get(name) is not kind:
+            raise ValueError(
+                f"The features extractor {name} is code, which an export does not carry: use model.save(), "
+                "and give your class to whoever loads it."
+            )
+        extractor = {"features_extractor": {"class": name, "arguments": layers["extractor_kwargs"]}}
+    activation = type(made_of).__name__
+    if not hasattr(nn, activation) or repr(getattr(nn, activation)()) != repr(made_of):
+        raise ValueError(
+            f"The activation {made_of!r} is not one of torch.nn with its default arguments, which is all that an "
+            "export can name: use model.save()."
+        )
+    return {"net_arch": layers["net_arch"], **images, "activation_fn": activation, "norm": layers["norm"], **extractor}
 
 
 def load_policy(path: str | Path, device: torch.device | str = "cpu") -> tuple[StaQPolicy, dict[str, Any]]:
@@ -155,6 +169,7 @@ def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], 
         channels_last=description["channels_last"],
         normalize_images=description["normalize_images"],
         norm=description.get("norm"),  # exports from before there was one have none
+        **_extractor(description),
     ).to(device)
     policy.masked = description.get("masked", False)
     with torch.no_grad():
@@ -165,6 +180,14 @@ def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], 
     assert isinstance(improvement, Stack)
     improvement.stack.set_extra_state(description["stack"] | {"networks": networks})
     return policy
+
+
+def _extractor(description: dict[str, Any]) -> dict[str, Any]:
+    """One of SB3's own by name: nothing else is ever looked up."""
+    named = description.get("features_extractor")
+    if named is None:
+        return {}
+    return {"features_extractor_class": EXTRACTORS[named["class"]], "features_extractor_kwargs": named["arguments"]}
 
 
 def describe_space(space: spaces.Space) -> dict[str, Any]:
@@ -179,6 +202,8 @@ def describe_space(space: spaces.Space) -> dict[str, Any]:
         return {"type": "MultiDiscrete", **sizes, "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "spaces": {key: describe_space(inner) for key, inner in space.spaces.items()}}
     raise ValueError(f"A policy over {space} cannot be exported.")
 
 
@@ -186,6 +211,8 @@ def space_from(description: dict[str, Any]) -> spaces.Space:
     """The space that ``describe_space`` described."""
     arguments = dict(description)
     kind = arguments.pop("type")
+    if kind == "Dict":
+        return spaces.Dict({key: space_from(inner) for key, inner in arguments["spaces"].items()})
     if kind == "Box":
         shape, dtype = tuple(arguments["shape"]), np.dtype(arguments["dtype"])
         low, high = (np.array(arguments[b], dtype=float).reshape(-1) for b in ("low", "high"))

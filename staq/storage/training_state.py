@@ -19,6 +19,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from staq.experience.replay import Replay
+from staq.experience.transitions import copied
 from staq.hyperparameters import settings_of
 from staq.loop import PolicyMirrorDescent
 from staq.storage.atomic_files import DamagedFile, read
@@ -94,7 +95,7 @@ class TrainingState(ABC):
             "replay": replay | {"segments": [list(segment) for segment in segments]},
             "episodes": snapshot(list(model.ep_info_buffer)) or [],
             "successes": snapshot(list(model.ep_success_buffer)) or [],
-            "last_obs": np.array(model._last_obs),
+            "last_obs": copied(model._last_obs),
             "env": snapshot(model.env) if with_env else None,
             # Statistics of a VecNormalize do not depend on what its environments are doing.
             "normalization": None if normalize is None else [snapshot(normalize.obs_rms), snapshot(normalize.ret_rms)],

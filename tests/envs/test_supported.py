@@ -22,7 +22,7 @@ from tests.conftest import Endless, small_model
         ({"action_space": spaces.Box(-1, 1, (2,), dtype=np.int64)}, "whole numbers.*MultiDiscrete"),
         ({"action_space": spaces.MultiDiscrete([1, 1])}, "single action"),
         ({"action_space": spaces.Discrete(1)}, "single action"),
-        ({"observation_space": spaces.Dict({"a": spaces.Discrete(2)})}, "Dict observations.*FlattenObservation"),
+        ({"observation_space": spaces.Tuple([spaces.Discrete(2)])}, "Tuple observations.*FlattenObservation"),
     ],
 )
 def test_unsupported_spaces_are_named(spaces_: dict[str, Any], message: str) -> None:
