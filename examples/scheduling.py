@@ -48,7 +48,7 @@ class JobShop(gymnasium.Env[np.ndarray, int]):
         # when it is free, work left.
         size = n_jobs * (4 + n_machines) + 2 * n_machines
         self.observation_space = spaces.Box(-np.inf, np.inf, (size,), dtype=np.float32)
-        self.action_space = spaces.Discrete(n_jobs)
+        self.action_space = spaces.Discrete(n_jobs)  # type: ignore[assignment]
         if masked:
             self.action_masks = self.allowed  # as sb3-contrib looks for it
 
@@ -157,7 +157,9 @@ def schedules(model: Any) -> list[JobShop]:
     """The test instances, scheduled greedily."""
     envs = test_instances(masked=True)
     while going := [env for env in envs if env.allowed().any()]:
-        obs, masks = (np.stack(values) for values in zip(*((e._observation(), e.allowed()) for e in going), strict=True))
+        obs, masks = (
+            np.stack(values) for values in zip(*((e._observation(), e.allowed()) for e in going), strict=True)
+        )
         # A policy without masks gets them here: it would otherwise dispatch a finished job for ever.
         actions, _ = model.predict(obs, deterministic=True, action_masks=masks)
         for env, action in zip(going, actions, strict=True):

@@ -113,15 +113,14 @@ class LambdaReturns(PolicyEvaluation):
         policy, rollout = self.policy, experience
         rollout.n_epochs = settings.n_epochs
         with self.phases("targets"):
-            known = self.known_targets(rollout)
-            targets = self.targets(rollout, known, shared, settings, step_size).flatten()
+            targets = self.targets(rollout, shared, settings, step_size).flatten()
             obs, actions = rollout.flat("observations"), rollout.flat("actions")
             batches = rollout.minibatches(settings.n_epochs, shared.batch_size)
         rollout.used = True
         with self.phases("gradient"):
             critics, loss_of = backpropagation(policy.q_net, shared.batch_size), partial(self.loss, settings)
             taken = taken_actions(actions[batches], self.factors)  # [n, A, B]
-            wanted, taken = known_only(targets[batches], taken, at(known, batches))
+            wanted, taken = known_only(targets[batches], taken, at(self.known_targets(rollout), batches))
             for rows, chosen, target in zip(batches, taken, wanted, strict=True):
                 outputs = critics.forward(obs.index_select(0, rows))  # [E, A, B]
                 q = (outputs * chosen).sum(1)  # of several parts it is the sum [E, B]
@@ -144,15 +143,10 @@ class LambdaReturns(PolicyEvaluation):
         return known
 
     @torch.no_grad()
-    def targets(
-        self, rollout: Rollout, known: torch.Tensor | None, shared: Shared, settings: Settings, step_size: StepSize
-    ) -> torch.Tensor:
-        """Soft λ-returns of a rollout's steps. → [T, N]
-
-        :param known: of which steps they can be known, if not of all: no trace leads into the others [T · N]
-        """
+    def targets(self, rollout: Rollout, shared: Shared, settings: Settings, step_size: StepSize) -> torch.Tensor:
+        """Soft λ-returns of a rollout's steps; no trace leads into one whose target is not known. → [T, N]"""
         tau, shape = step_size.entropy_weight, (rollout.length, rollout.n_envs)
-        masks = rollout.flat_masks
+        masks, known = rollout.flat_masks, self.known_targets(rollout)
         log_pi = self.policy.log_policy(rollout.flat("accumulated"), masks).float()  # [T·N, A]
         has_q = rollout.has_q and self.policy.improvement.froze(self.policy.q_net)
         q = rollout.flat("q") if has_q else self.policy.mean_q(rollout.flat("observations"))
