@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import math
 import time
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -44,7 +45,9 @@ class Returns:
     minimum: float
     mean_length: float
     seconds: float
-    """Wall-clock time of training so far."""
+    """Wall-clock time so far, evaluations included."""
+    core_seconds: float = math.nan
+    """CPU time of training so far, all threads together, evaluations left out; NaN in rows of before it was counted."""
 
 
 class Masking:
@@ -111,18 +114,22 @@ class Rollouts(BaseCallback):
         self.folder = folder
         self.every = every
         self.seed = seed
-        self.seconds_before = 0.0
+        self.seconds_before = self.core_seconds = 0.0
         self.greedy: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def resume_at(self, timesteps: int) -> None:
         """Keeps the rows of an earlier sitting; one at the very step of the checkpoint is made again, and logged."""
         rows = [row for row in read_rows(self.folder) if row.timesteps <= timesteps]
-        self.seconds_before = rows[-1].seconds if rows else 0.0
+        if rows:
+            self.seconds_before, self.core_seconds = rows[-1].seconds, rows[-1].core_seconds
         write_rows(self.folder, [row for row in rows if row.timesteps < timesteps])
         if (self.folder / SB3_ROWS).exists():
             with np.load(self.folder / SB3_ROWS) as saved:
                 triples = zip(saved["timesteps"], saved["results"], saved["ep_lengths"], strict=True)
                 self.greedy = {int(t): (r, n) for t, r, n in triples if t < timesteps}
+
+    def _on_training_start(self) -> None:
+        self.since = time.process_time()
 
     def _on_step(self) -> bool:
         return True
@@ -137,7 +144,9 @@ class Rollouts(BaseCallback):
     def _play_if_due(self) -> None:
         done = max(self.greedy, default=0)
         if self.num_timesteps // self.every > done // self.every:
+            self.core_seconds += time.process_time() - self.since
             self.record()
+            self.since = time.process_time()
 
     def record(self) -> None:
         """One row per mode; the best greedy policy so far is exported."""
@@ -159,6 +168,7 @@ class Rollouts(BaseCallback):
                 minimum=round(float(rewards.min()), 4),
                 mean_length=round(float(lengths.mean()), 2),
                 seconds=round(seconds, 1),
+                core_seconds=round(self.core_seconds, 1),
             )
             rows.append(row)
             self.logger.record(f"eval/{mode}_reward", row.mean)
@@ -200,10 +210,9 @@ def read_rows(folder: Path) -> list[Returns]:
     types = {"int": int, "float": float, "str": str}
     try:
         with path.open() as file:
-            return [
-                Returns(**{f.name: types[str(f.type)](row[f.name]) for f in fields(Returns)})
-                for row in csv.DictReader(file)
-            ]
+            lines = list(csv.DictReader(file))
+            named = [f for f in fields(Returns) if f.default is MISSING or (lines and f.name in lines[0])]
+            return [Returns(**{f.name: types[str(f.type)](line[f.name]) for f in named}) for line in lines]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}): copy it again from where it was made.") from error
 

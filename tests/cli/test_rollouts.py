@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +49,37 @@ def test_evaluating_does_not_change_the_run(tmp_path: Path) -> None:
 
 def test_rows_round_trip(tmp_path: Path) -> None:
     rows = [
-        Returns(10, "greedy", 2, 1.5, 0.5, 1.0, 7.0, 3.2),
-        Returns(10, "stochastic", 2, -1.0, 0.0, -1.0, 9.0, 3.2),
+        Returns(10, "greedy", 2, 1.5, 0.5, 1.0, 7.0, 3.2, 2.5),
+        Returns(10, "stochastic", 2, -1.0, 0.0, -1.0, 9.0, 3.2, 2.5),
     ]
     write_rows(tmp_path, rows)
     assert read_rows(tmp_path) == rows
+
+
+def test_rows_of_before_core_seconds_were_counted_have_none(tmp_path: Path) -> None:
+    write_rows(tmp_path, [Returns(10, "greedy", 2, 1.5, 0.5, 1.0, 7.0, 3.2)])
+    path = tmp_path / "evaluations.csv"
+    path.write_text("\n".join(line.rpartition(",")[0] for line in path.read_text().splitlines()) + "\n")
+    (row,) = read_rows(tmp_path)
+    assert row.seconds == 3.2
+    assert math.isnan(row.core_seconds)
+
+
+def test_core_seconds_are_of_training_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which a step of training takes a second and an evaluation a thousand."""
+    clock = [0.0]
+
+    class Counted(Rollouts):
+        def _on_step(self) -> bool:
+            clock[0] += 1.0
+            return super()._on_step()
+
+        def record(self) -> None:
+            super().record()
+            clock[0] += 1000.0
+
+    monkeypatch.setattr("staq.cli.rollouts.time.process_time", lambda: clock[0])
+    model = small_model()
+    model.learn(800, callback=Counted(make_envs("CartPole-v1", 2), tmp_path, 200, seed=0))
+    greedy = [row for row in read_rows(tmp_path) if row.mode == "greedy"]
+    assert [row.core_seconds for row in greedy] == [row.timesteps / model.n_envs for row in greedy]

@@ -192,7 +192,7 @@ def test_a_resumed_baseline_is_the_same_run(
     assert "Continue with" in capsys.readouterr().out
     assert main(["train", "--resume", str(tmp_path / "parts")]) == 0
     for file in ("evaluations.csv", "monitor.csv"):
-        rows = [_without_seconds(tmp_path / name / file) for name in ("whole", "parts")]
+        rows = [steady(table(tmp_path / name / file)) for name in ("whole", "parts")]
         assert rows[0] == rows[1], file
         assert len(rows[0]) > 4
     whole, parts = (read(tmp_path / name / "model" / "parameters.pt")["policy"] for name in ("whole", "parts"))
@@ -214,8 +214,3 @@ def _stop_at(step: int) -> Any:
 
 def _ignore(self: Any, value: bool) -> None:
     """``requested`` is decided by the step."""
-
-
-def _without_seconds(path: Path) -> list[str]:
-    """And without the comment that a monitor begins with, which holds a time."""
-    return [line.rsplit(",", 1)[0] for line in path.read_text().splitlines() if not line.startswith("#")]
