@@ -37,7 +37,8 @@ class SB3Policy:
         if isinstance(deterministic, bool):
             return self.model.predict(observation, state, episode_start, deterministic)
         actions, state = self.model.predict(observation, state, episode_start)
-        actions[deterministic], _ = self.model.predict(observation[deterministic], deterministic=True)
+        if deterministic.any():
+            actions[deterministic], _ = self.model.predict(observation[deterministic], deterministic=True)
         return actions, state
 
     @torch.no_grad()

@@ -19,6 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from staq.baselines.sb3_policy import SB3Policy, save_parameters
 from staq.envs.masks import masks_for
+from staq.envs.sequential_vec_env import SequentialVecEnv
 from staq.loop import PolicyMirrorDescent
 
 ROWS, SB3_ROWS = "evaluations.csv", "evaluations.npz"
@@ -50,18 +51,30 @@ class Returns:
     """CPU time of training so far, all threads together, evaluations left out; NaN in rows of before it was counted."""
 
 
-class Masking:
-    """A policy that is told what is allowed in the environments that it plays in, if it was trained with masks."""
+class Player:
+    """A policy in environments of which it plays those that have episodes left; it is told what is allowed there."""
 
     def __init__(self, policy: PolicyPredictor, env: VecEnv) -> None:
         self.policy, self.env = policy, env
+        self.going = np.ones(env.num_envs, dtype=bool)
+
+    def rest(self, i: int) -> None:
+        """Leaves an environment as it is: the longest of many episodes would otherwise be paid for by all of them."""
+        if isinstance(self.env.unwrapped, SequentialVecEnv):  # others step it, by an action that may be forbidden
+            self.going[i] = False
+            self.env.unwrapped.resting[i] = True
 
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: Any = False
     ) -> tuple[np.ndarray, Any]:
-        masks = masks_for(self.policy, self.env)
-        given = {} if masks is None else {"action_masks": masks}
-        return self.policy.predict(observation, state, episode_start, deterministic, **given)
+        going = self.going
+        seen = {k: v[going] for k, v in observation.items()} if isinstance(observation, dict) else observation[going]
+        masks, greedy = masks_for(self.policy, self.env), np.broadcast_to(deterministic, going.shape)[going]
+        given = {} if masks is None else {"action_masks": masks[going]}
+        chosen, _ = self.policy.predict(seen, None, None, greedy, **given)  # type: ignore[arg-type]
+        actions = np.zeros((len(going), *chosen.shape[1:]), chosen.dtype)
+        actions[going] = chosen
+        return actions, None
 
 
 class Episodes(NamedTuple):
@@ -79,15 +92,19 @@ def play(policy: SamplingPolicy, env: VecEnv, episodes: int, greedy: bool | np.n
     :param greedy: in which environments to take the likeliest action: all, none, or a mask [environments]
     """
     played_by: list[int] = []
+    player = Player(policy, env)
 
     def note_the_end(of_loop: dict[str, Any], _: dict[str, Any]) -> None:
+        i = of_loop["i"]
         if of_loop["done"]:
-            played_by.append(of_loop["i"])
+            played_by.append(i)
+            if of_loop["episode_counts"][i] + 1 == of_loop["episode_count_targets"][i]:
+                player.rest(i)
 
     env.seed(seed)
     with policy.seeded(seed):
         returns, lengths = evaluate_policy(
-            Masking(policy, env),
+            player,
             env,
             episodes,
             deterministic=greedy,  # type: ignore[arg-type]  # handed on to the policy as it is

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing
 from stable_baselines3.common.vec_env import DummyVecEnv
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 
 class SequentialVecEnv(DummyVecEnv):
@@ -19,22 +19,37 @@ class SequentialVecEnv(DummyVecEnv):
     What it returns is made anew in every step, so there is nothing to copy.
     """
 
+    def __init__(self, env_fns: list[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
+        super().__init__(env_fns)
+        self.resting = np.zeros(self.num_envs, dtype=bool)
+        """Environments that are not stepped until the next reset."""
+
+    def reset(self) -> VecEnvObs:
+        self.resting[:] = False
+        return super().reset()
+
     def step_wait(self) -> VecEnvStepReturn:
-        if None not in self.keys:  # observations of several parts
-            return super().step_wait()
-        obs: np.ndarray = self.buf_obs[None].copy()  # type: ignore[index]
+        parts: dict[Any, np.ndarray] = {name: values.copy() for name, values in self.buf_obs.items()}
+        obs = parts.get(None)  # unless there are several
         rewards, dones = self.buf_rews.copy(), self.buf_dones.copy()
         infos: list[dict[str, Any]] = []
         for i, (step, action) in enumerate(zip(self._steps, self.actions, strict=True)):
+            if self.resting[i]:
+                infos.append({})
+                continue
             seen, rewards[i], terminated, truncated, info = step(action)
             dones[i] = ended = terminated or truncated
             info["TimeLimit.truncated"] = truncated and not terminated
             if ended:
                 info["terminal_observation"] = seen
                 seen, self.reset_infos[i] = self.envs[i].reset()
-            obs[i] = seen
+            if obs is not None:
+                obs[i] = seen
+            else:
+                for name, values in parts.items():
+                    values[i] = seen[name]
             infos.append(info)
-        return obs, rewards, dones, infos
+        return parts if obs is None else obs, rewards, dones, infos
 
     @cached_property
     def _steps(self) -> list[Callable[[Any], Any]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3 import DQN
+from stable_baselines3.common.evaluation import evaluate_policy
 
 from staq.cli.rollouts import Returns, Rollouts, play, policy_of, read_rows, write_rows
 from staq.envs.make import make_envs
@@ -37,6 +38,27 @@ def test_both_modes_side_by_side_are_each_mode_alone(algo: str) -> None:
     np.testing.assert_array_equal(both.returns[chosen], alone.returns)
     all_greedy = play(policy, make_envs("CartPole-v1", 8), 8, greedy=True, seed=3)
     assert sorted(all_greedy.returns) != sorted(both.returns)
+
+
+@pytest.mark.parametrize("algo", ["staq", "dqn"])
+def test_who_has_played_all_episodes_is_not_played_for(algo: str) -> None:
+    """The others' greedy returns are those of SB3, which goes on in every environment until the last episode ends."""
+    model = small_model() if algo == "staq" else DQN("MlpPolicy", make_envs("CartPole-v1", 1), seed=0)
+    policy, seen = policy_of(model.learn(400)), []
+
+    class Seeing:
+        seeded = staticmethod(policy.seeded)
+
+        def predict(self, obs: np.ndarray, *given: object, **named: object) -> object:
+            seen.append(len(obs))
+            return policy.predict(obs, *given, **named)
+
+    played = play(Seeing(), make_envs("CartPole-v1", 4), 7, greedy=True, seed=3)
+    assert sum(seen) == played.lengths.sum()
+    env = make_envs("CartPole-v1", 4)
+    env.seed(3)
+    returns, _ = evaluate_policy(policy, env, 7, return_episode_rewards=True)
+    np.testing.assert_array_equal(played.returns, returns)
 
 
 def test_evaluating_does_not_change_the_run(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_what_was_returned_stays() -> None:
     assert first[3] == before[3]
 
 
-def test_observations_of_several_parts_are_left_to_sb3() -> None:
+def test_observations_of_several_parts() -> None:
     class Parts(gymnasium.ObservationWrapper):  # type: ignore[type-arg]
         def __init__(self) -> None:
             super().__init__(gymnasium.make("CartPole-v1"))
@@ -55,11 +55,26 @@ def test_observations_of_several_parts_are_left_to_sb3() -> None:
         def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
             return {"all": observation}
 
-    envs = SequentialVecEnv([Parts] * 2)
+    ours, theirs = (kind([Parts] * 2) for kind in (SequentialVecEnv, DummyVecEnv))
+    for envs in (ours, theirs):
+        envs.seed(0)
+        envs.reset()
+    for action in [0, 1] * 20:
+        (obs, *found), (wanted, *expected) = (envs.step(np.full(2, action)) for envs in (ours, theirs))
+        np.testing.assert_array_equal(obs["all"], wanted["all"])
+        np.testing.assert_array_equal(found[:2], expected[:2])
+
+
+def test_a_resting_environment_waits_for_the_next_reset() -> None:
+    envs = SequentialVecEnv([lambda: make_env("CartPole-v1")] * 2)
     envs.reset()
-    obs, *_ = envs.step(np.array([0, 1]))
-    assert isinstance(obs, dict)
-    assert obs["all"].shape == (2, 4)
+    before = envs.envs[1].unwrapped.state
+    envs.resting[1] = True
+    _, rewards, dones, _ = envs.step(np.array([0, 1]))
+    assert envs.envs[1].unwrapped.state is before
+    np.testing.assert_array_equal([rewards, dones], [[1, 0], [0, 0]])
+    envs.reset()
+    assert envs.step(np.array([0, 1]))[1].tolist() == [1, 1]
 
 
 def test_a_copy_steps_by_itself() -> None:
