@@ -13,6 +13,7 @@ from gymnasium.utils.env_checker import check_env
 
 import staq  # noqa: F401  (registers the games)
 from staq.envs import MINATAR_GAMES
+from staq.envs.minatar import roll
 
 ACTIONS = {"Asterix": 5, "Breakout": 3, "Freeway": 3, "Seaquest": 6, "SpaceInvaders": 4}
 CHANNELS = {"Asterix": 4, "Breakout": 4, "Freeway": 7, "Seaquest": 10, "SpaceInvaders": 6}
@@ -47,6 +48,13 @@ def test_a_seed_fixes_everything_also_on_a_used_environment(game: str) -> None:
 
     env = gymnasium.make(f"MinAtar/{game}-v1")
     assert play(env, 0) == play(env, ACTIONS[game] - 1)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shift", [-1, 0, 1, 9])
+def test_boards_roll_as_numpys_do(shift: int, axis: int) -> None:
+    board = np.random.default_rng(0).random((10, 10))
+    np.testing.assert_array_equal(roll(board, shift, axis), np.roll(board, shift, axis))
 
 
 def test_freeway_is_truncated_and_rewards_are_floats() -> None:
