@@ -24,7 +24,7 @@ from tqdm import tqdm
 from benchmarks.ablations import ABLATIONS
 from benchmarks.floor import gemm_rate, step_flops
 from benchmarks.growth import draw
-from benchmarks.report import ENVS, LAMBDA_ENVS, markdown, publish, summary
+from benchmarks.report import ENVS, LAMBDA_ENVS, headlines, markdown, publish
 from staq.cli.runs import provenance
 from staq.experiments.timing import N_CRITICS, cpu_name
 from staq.networks import kernels
@@ -249,7 +249,7 @@ def main() -> None:
         results = run(options.threads) | {"minutes": (time.perf_counter() - start) / 60}
         (FOLDER / "latest.json").write_text(json.dumps(results, indent=1) + "\n")
         draw(results, FOLDER)
-        publish(summary(results), FOLDER.parent.parent / "README.md")
+        publish(headlines(results), FOLDER.parent.parent / "README.md")
         publish(markdown(results), FOLDER.parent / "README.md")
     print(markdown(json.loads((FOLDER / "latest.json").read_text())))
 

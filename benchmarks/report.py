@@ -1,4 +1,4 @@
-"""The tables of a benchmark run: the ratios for the README, all of it for benchmarks/README.md."""
+"""The tables of a benchmark run: what a user asks first for the README, all of it for benchmarks/README.md."""
 
 from __future__ import annotations
 
@@ -50,6 +50,15 @@ RATIOS = {
     "m300_extra_over_row": "M = 300 over M = 1 costs … times its arithmetic",
     "m1000_extra_over_row": "M = 1000 over M = 1 costs … times its arithmetic",
 }
+HEADLINES = {
+    "plain_over_m300": "the paper's algorithm written plainly, over StaQ at M = 300",
+    "sb3_dqn_over_m300": "SB3's DQN over StaQ at M = 300",
+    "merged1000_over_m1": "exact mirror descent, merged, after 1,000 updates, over M = 1",
+    "replay_over_lambda": "the paper's evaluation over λ-returns, M = 1",
+    "pqn_over_lambda": "a plain PQN over λ-returns, M = 1, outside of the environments",
+    "ppo_over_lambda": "SB3's PPO over λ-returns, M = 1, outside of the environments",
+}
+"""How many times as long …"""
 ROWS = {
     "StaQ, M = 1": "M=1",
     "StaQ, M = 100": "M=100",
@@ -70,6 +79,18 @@ LAMBDA_HEADING = " | ".join(LAMBDA_ENVS.values())
 HEADING, RULE = " | ".join(ENVS.values()), "|---|" + "--:|" * len(ENVS)
 
 
+def headlines(results: dict[str, Any]) -> str:
+    """A line each, with a dash where it was not measured."""
+    envs = {**ENVS, **LAMBDA_ENVS}
+    names = " | ".join(env_id.removeprefix("MinAtar/").removesuffix("-v1") for env_id in envs.values())
+    lines = [f"| time per environment step | {names} |", "|---|" + "--:|" * len(envs)]
+    known = [results[key] for key in ("ratios", "merged_ratios", "lambda_ratios")]
+    for ratio, words in HEADLINES.items():
+        found = [next((each[env][ratio] for each in known if ratio in each.get(env, {})), None) for env in envs]
+        lines.append(_line(words, ["–" if value is None else f"{value:.3g} ×" for value in found]))
+    return "\n".join([*lines, "", _made_on(results)])
+
+
 def summary(results: dict[str, Any]) -> str:
     """The ratios: they travel between machines better than milliseconds do."""
     lines = [f"| StaQ at M = 300 | {HEADING} |", RULE]
@@ -82,10 +103,14 @@ def summary(results: dict[str, Any]) -> str:
             lines += ["", title, RULE]
             found = [results[key][name] for name in envs]
             lines += [_line(words, [f"{each[ratio]:.2f}" for each in found]) for ratio, words in ratios.items()]
+    return "\n".join([*lines, "", _made_on(results)])
+
+
+def _made_on(results: dict[str, Any]) -> str:
     machine, peak = results["machine"], results["calibration"]["peak_gflops"]
     kernels = "with" if machine["kernels"] else "without"
     rate = f"{machine['threads']} threads, {peak:.0f} GFLOP/s"
-    return "\n".join([*lines, "", f"{machine['cpu']}, {rate}, torch {machine['torch']}, {kernels} compiled kernels."])
+    return f"{machine['cpu']}, {rate}, torch {machine['torch']}, {kernels} compiled kernels."
 
 
 def markdown(results: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from benchmarks.lambda_returns import EPOCHS, MINIBATCH, N_ENVS, N_STEPS, Stopwa
 from benchmarks.lambda_returns import full_model as lambda_model_of
 from benchmarks.plain import phases
 from benchmarks.plain_pqn import Network, iteration
-from benchmarks.report import BEGIN, END, markdown, publish, summary
+from benchmarks.report import BEGIN, END, headlines, markdown, publish
 from staq.envs.make import make_envs
 from staq.experiments.timing import dqn_like_staq, dqn_ms, merged_sizes
 
@@ -86,7 +86,7 @@ def test_the_merged_scenario_merges() -> None:
 
 def test_the_readmes_have_the_last_figures() -> None:
     results = json.loads((ROOT / "benchmarks" / "results" / "latest.json").read_text())
-    assert f"{BEGIN}\n{summary(results)}\n{END}" in (ROOT / "README.md").read_text()
+    assert f"{BEGIN}\n{headlines(results)}\n{END}" in (ROOT / "README.md").read_text()
     assert f"{BEGIN}\n{markdown(results)}\n{END}" in (ROOT / "benchmarks" / "README.md").read_text()
 
 

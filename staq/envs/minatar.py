@@ -72,7 +72,7 @@ class MinAtar(gymnasium.Env[np.ndarray, np.int64]):
 
 
 def _roll_quickly() -> None:
-    """Gives SpaceInvaders a roll for boards: NumPy's, made for any array, takes more than a third of the game's time."""
+    """Gives SpaceInvaders a roll for boards: NumPy's, for any array, takes more than a third of the game's time."""
     from minatar.environments import space_invaders
 
     space_invaders.np = SimpleNamespace(**(vars(np) | {"roll": roll}))

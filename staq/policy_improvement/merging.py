@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PER_SIZE = 4
 """Entries of each size, at most: k pushes are then 4 log₂(k/4 + 1) networks, thirty for a thousand."""
-FIT_STATES, TEST_STATES = 2000, 1000
+FIT_STATES, TEST_STATES = 1000, 500
 """States that a merge is fitted to, and others that it is measured on."""
 RIDGE = 1e-3
 """Of the least squares, relative to the features' mean square."""

@@ -161,9 +161,9 @@ def test_states_to_fit_and_to_measure_are_apart() -> None:
         fit, test = split(n)
         assert len(test) >= 1
         assert not set(fit.tolist()) & set(test.tolist())
-        assert len(fit) + len(test) == min(n, 3000)
+        assert len(fit) + len(test) == min(n, 1500)
         assert max(fit.tolist() + test.tolist()) < n
-    assert [len(rows) for rows in split(50_000)] == [2000, 1000]
+    assert [len(rows) for rows in split(50_000)] == [1000, 500]
 
 
 def test_span_norm_by_hand() -> None:
