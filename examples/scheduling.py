@@ -5,7 +5,7 @@
 Every job is a sequence of operations, each on a machine of its own. An action dispatches the next operation of a job,
 as early as its job and its machine are free; a job that is done cannot be dispatched, which is what the mask says.
 The makespan is when the last operation ends, and the reward is how little each dispatch delays it. Instances are drawn
-anew in every episode. Each method trains for the same time on one CPU thread, and is judged on instances that it has
+anew in every episode. Each method trains for the same CPU time on one thread, and is judged on instances that it has
 never seen. Writes a table, a curve for each method, and a picture of a schedule.
 """
 
@@ -115,10 +115,10 @@ class StopAfter(BaseCallback):
         self.seconds = seconds
 
     def _on_training_start(self) -> None:
-        self.end = time.perf_counter() + self.seconds
+        self.end = time.process_time() + self.seconds
 
     def _on_step(self) -> bool:
-        return time.perf_counter() < self.end
+        return time.process_time() < self.end
 
 
 def make(method: str, seed: int) -> Any:
@@ -140,9 +140,9 @@ def trained(method: str, seed: int, seconds: float) -> tuple[Any, int, float]:
     probe = make(method, seed)
     probe.learn(10**9, callback=StopAfter(CALIBRATION), log_interval=None)
     model = make(method, seed)
-    start = time.perf_counter()
+    start = time.process_time()
     model.learn(round(probe.num_timesteps / CALIBRATION * seconds), log_interval=None)
-    return model, model.num_timesteps, time.perf_counter() - start
+    return model, model.num_timesteps, time.process_time() - start
 
 
 def test_instances(masked: bool) -> list[JobShop]:
