@@ -6,7 +6,7 @@ Every job is a sequence of operations, each on a machine of its own. An action d
 as early as its job and its machine are free; a job that is done cannot be dispatched, which is what the mask says.
 The makespan is when the last operation ends, and the reward is how little each dispatch delays it. Instances are drawn
 anew in every episode. Each method trains for the same CPU time on one thread, and is judged on instances that it has
-never seen. Writes a table, a curve for each method, and a picture of a schedule.
+never seen. Writes a row for each training and a picture of a schedule, and prints a table.
 """
 
 from __future__ import annotations
