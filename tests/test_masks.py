@@ -13,7 +13,7 @@ from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
-from staq import ActionMasks, Checkpoints, load_policy, registry, resume
+from staq import ActionMasks, Checkpoints, StaQ, load_policy, registry, resume
 from staq.actions import Factors
 from staq.actions.masks import FORBIDDEN, are_complete, forbid, log_count
 from staq.experience.behaviour import Behaviour, epsilon_softmax
@@ -298,6 +298,27 @@ def test_contribs_evaluation_takes_it() -> None:
     model = made("staq").learn(400)
     mean, _ = contrib.evaluate_policy(model, envs(), n_eval_episodes=4, use_masking=True, warn=False)
     assert np.isfinite(mean)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Discrete", "MultiDiscrete", "MultiBinary"])
+def test_contribs_environments_are_solved(kind: str, tmp_path: Path) -> None:
+    """As in sb3-contrib's documentation and tests: sizes, γ, steps and threshold are theirs."""
+    contrib = pytest.importorskip("sb3_contrib.common.envs")
+    maskable = pytest.importorskip("sb3_contrib.common.maskable.evaluation")
+    get_action_masks = pytest.importorskip("sb3_contrib.common.maskable.utils").get_action_masks
+    size = {"Discrete": {"dim": 80}, "MultiDiscrete": {"dims": [2, 3]}, "MultiBinary": {"dims": 3}}[kind]
+    forbidden = 60 if kind == "Discrete" else 1
+    env = getattr(contrib, f"InvalidActionEnv{kind}")(**size, n_invalid_actions=forbidden)
+    with pytest.warns(match="make_vec_env"), pytest.warns(match="last state is not known"):
+        model = StaQ("MlpPolicy", env, evaluation="lambda", gamma=0.4, seed=32).learn(5000)
+    maskable.evaluate_policy(model, env, n_eval_episodes=20, reward_threshold=90, warn=False)
+    model.save(tmp_path / "masked")
+    model, (obs, _) = StaQ.load(tmp_path / "masked"), env.reset()
+    for _ in range(20):
+        masks = get_action_masks(env)
+        action, _ = model.predict(obs, action_masks=masks)
+        obs, *_ = env.step(action)
 
 
 # ---------------------------------------------------------------------- bad input

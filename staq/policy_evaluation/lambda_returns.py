@@ -35,6 +35,8 @@ from staq.policy_improvement.mirror_descent import StepSize
 
 ROLLOUT = 2048
 """Environment steps per iteration, where nothing else is said."""
+EPOCHS_ALONE = 12
+"""Passes over a rollout of a single environment, whose steps are slow: each is used more often."""
 
 
 class LambdaReturns(PolicyEvaluation):
@@ -72,8 +74,10 @@ class LambdaReturns(PolicyEvaluation):
 
     @classmethod
     def defaults_with(cls, n_envs: int) -> dict[str, Any]:
-        """A rollout of as many steps as the environments divide."""
-        return {**cls.defaults, "policy_update_interval": max(1, round(ROLLOUT / n_envs)) * n_envs}
+        """A rollout of as many steps as the environments divide; more passes over that of a single one."""
+        interval = max(1, round(ROLLOUT / n_envs)) * n_envs
+        alone = {"n_epochs": EPOCHS_ALONE} if n_envs == 1 else {}
+        return {**cls.defaults, "policy_update_interval": interval, **alone}
 
     @property
     def advice(self) -> str | None:
