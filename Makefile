@@ -3,13 +3,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint bench profile clean
+.PHONY: setup demo test test-slow docs lint bench profile clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,minatar,atari,box2d,mujoco,baselines,experiments,distributed]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,minatar,atari,box2d,mujoco,baselines,experiments,distributed,docs]'
 	touch $(READY)
 
 demo: $(READY)          ## solve CartPole, save the model, draw the curve
@@ -25,6 +25,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY)          ## the documentation, into site/; serve it with python -m http.server
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: $(READY)         ## every speed figure, about 30 minutes on an idle machine
 	$(BIN)/python -m benchmarks

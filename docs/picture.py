@@ -1,15 +1,19 @@
-"""Draws the README's staq.svg and the architecture's path.svg: python docs/picture.py"""
+"""Draws the pictures of the documentation: python docs/picture.py"""
 
+import csv
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def box(
@@ -60,7 +64,7 @@ def draw_iteration() -> None:
     arrow(axes, (8.55, 1.2), (8.55, 0.1), (1.0, 0.1), (1.0, 1.05))
     axes.set(xlim=(0, 9.6), ylim=(0, 3.2))
     axes.axis("off")
-    figure.savefig(Path(__file__).with_name("staq.svg"), metadata={"Date": None})
+    save(figure, "staq.svg")
 
 
 def draw_path() -> None:
@@ -90,13 +94,82 @@ def draw_path() -> None:
     axes.text(5.3, 0.2, r"LogitsChange: $c\leftarrow\beta c+w\,q_k-w'q_{k-M}$", ha="center", fontsize=10)
     axes.set(xlim=(0, 11.4), ylim=(0, 4.3))
     axes.axis("off")
-    figure.savefig(Path(__file__).with_name("path.svg"), metadata={"Date": None})
+    save(figure, "path.svg")
+
+
+def save(figure: Figure, name: str) -> None:
+    figure.savefig(Path(__file__).with_name(name), metadata={"Date": None})
+
+
+def draw_averaging() -> None:
+    """One state, three actions, Q-functions with independent errors: the policy of the last M of them."""
+    rng = np.random.default_rng(0)
+    true, noise, temperature, n = np.array([1.0, 0.7, 0.2]), 0.5, 0.1, 100
+    beta = 0.95
+    q = true + noise * rng.standard_normal((n, 3))
+    figure, axes = plt.subplots(2, 1, figsize=(6.5, 4.2), sharex=True, layout="constrained")
+    for axis, memory in zip(axes, (1, 50), strict=True):
+        weights = (1 - beta) / (1 - beta**memory) * beta ** np.arange(memory)
+        averages = [weights[: k + 1] @ q[k::-1][:memory] for k in range(n)]
+        logits = np.array(averages) / temperature
+        policy = np.exp(logits - logits.max(1, keepdims=True))
+        policy /= policy.sum(1, keepdims=True)
+        names = [f"action {i + 1}: q = {value:g}" for i, value in enumerate(true)]
+        axis.stackplot(range(1, n + 1), policy.T, colors=[BLUE, ORANGE, GREEN], labels=names, alpha=0.85)
+        axis.set(ylabel="probability", xlim=(1, n), ylim=(0, 1))
+        axis.set_title(f"M = {memory}", loc="left", fontsize=11)
+    axes[0].legend(ncols=3, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), frameon=False)
+    axes[1].set_xlabel("iteration")
+    save(figure, "averaging.svg")
+
+
+def draw_weights() -> None:
+    """What a Q-function still counts, by its age: η = 20, four actions, the first and the last entropy weight."""
+    figure, axes = plt.subplots(figsize=(6.5, 2.9), layout="constrained")
+    ages = np.arange(301)
+    for scaled, colour in ((2.0, BLUE), (0.4, ORANGE)):
+        beta = 20 / (20 + scaled / np.log(4))
+        label = rf"entropy weight {scaled:g}: $\beta$ = {beta:.3f}, $\beta^{{300}}$ = {beta**300:.1g}"
+        axes.plot(ages, beta**ages, color=colour, label=label)
+    axes.set(xlabel="age $i$ of a Q-function, in iterations", ylabel=r"weight $\beta^i$", xlim=(0, 300), ylim=(0, 1))
+    axes.legend(frameon=False)
+    save(figure, "weights.svg")
+
+
+def draw_overestimation() -> None:
+    """A run that keeps what it has and one that loses it, from the rows of results/family."""
+    figure, axes = plt.subplots(2, 1, figsize=(6.5, 4.4), sharex=True, layout="constrained")
+    for seed, colour in ((1, BLUE), (2, ORANGE)):
+        run = RESULTS / "family" / f"ac-mproj-{seed}"
+        greedy = [row for row in rows(run / "evaluations.csv") if row["mode"] == "greedy"]
+        axes[0].plot(*columns(greedy, "timesteps", "mean"), color=colour, label=f"seed {seed}")
+        axes[1].plot(*columns(rows(run / "progress.csv"), "time/total_timesteps", "staq/mean_abs_q"), color=colour)
+    axes[1].axhline(1200, color="#888888", linestyle="--")
+    axes[1].text(0.02, 0.56, "dashed: 1,200, the most a state can be worth", transform=axes[1].transAxes, fontsize=9)
+    axes[0].set(ylabel="greedy return")
+    axes[1].set(ylabel="staq/mean_abs_q", yscale="log", xlabel="environment steps")
+    axes[0].legend(frameon=False)
+    save(figure, "overestimation.svg")
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def columns(table: list[dict[str, str]], *names: str) -> list[list[float]]:
+    """Of the rows that have all of them."""
+    complete = [row for row in table if all(row.get(name) for name in names)]
+    return [[float(row[name]) for row in complete] for name in names]
 
 
 def main() -> None:
     plt.rcParams.update({"font.size": 11, "svg.hashsalt": "staq"})
     draw_iteration()
     draw_path()
+    draw_averaging()
+    draw_weights()
+    draw_overestimation()
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,28 +10,9 @@ import pytest
 from staq import load_policy
 from staq.cli.main import main
 from staq.registry import ALGORITHMS, EVALUATIONS
+from tests.docs.blocks import DOCS, run_blocks
 
-RECIPES = Path(__file__).parents[2] / "docs" / "recipes.md"
-UPDATE, EVALUATION = RECIPES.read_text().split("## ")[1:]
-
-
-def run_blocks(text: str) -> dict[str, object]:
-    """Every block of Python in order; one with a file's name becomes that file."""
-    names: dict[str, object] = {}
-    for file, code in re.findall(r"```python *(\S*)\n(.*?)```", text, re.DOTALL):
-        if file:
-            Path(file).write_text(code)
-        else:
-            exec(code, names)
-    return names
-
-
-@pytest.fixture(autouse=True)
-def _a_folder_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for module in ("my_update", "my_evaluation"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
+UPDATE, EVALUATION = (DOCS / "recipes.md").read_text().split("## ")[1:]
 
 
 def test_your_own_policy_update(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +21,7 @@ def test_your_own_policy_update(capsys: pytest.CaptureFixture[str]) -> None:
     body = code[code.index("class WeightAverage") : code.index("class AveragePMD")]
     assert len([line for line in body.splitlines() if line.strip()]) <= 30
     try:
-        run_blocks(UPDATE)
+        run_blocks(UPDATE, "python")
         assert "average on CartPole-v1" in capsys.readouterr().out
         assert main(["train", "--resume", "runs/average", "--timesteps", "3000"]) == 0
         assert main(["eval", "runs/average", "--episodes", "2"]) == 0
@@ -59,7 +38,7 @@ def test_your_own_policy_update(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_your_own_policy_evaluation() -> None:
     try:
-        names = run_blocks(EVALUATION)
+        names = run_blocks(EVALUATION, "python")
         model = names["model"]
         assert type(model.policy_evaluation).__name__ == "HuberRegression"  # type: ignore[attr-defined]
         assert model.huber_delta == 20.0  # type: ignore[attr-defined]
