@@ -1,19 +1,23 @@
-"""Hooks of mkdocs for pages that are not written as Markdown in docs/: results, benchmarks and the notebook.
+"""Hooks of mkdocs for what is not written as Markdown in docs/: results, benchmarks, the notebook, hyperparameters.
 
 Links stand as they are right in the repository; here they become links between pages.
 """
 
 import os.path
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from mkdocs.structure.files import File, Files
 
+from staq.hyperparameters import settings_of
+
 OUTSIDE = ["README.md", "*/*.png", "*/*.json", "*/report/*"]
 """Of the folders beside docs/: pages, figures, and what they link to."""
 NOTEBOOK = "notebook.ipynb"
+SETTINGS = re.compile(r"<!-- settings (\S+):(\S+) -->")
 LINK = re.compile(r"(?<=\]\()[^)#\s]+")
 
 
@@ -50,4 +54,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         target = os.path.normpath(os.path.join(in_repository, match[0])).removeprefix("docs/")
         return os.path.relpath(target, here or ".") if files.get_file_from_path(target) else match[0]
 
-    return LINK.sub(link, markdown)
+    return SETTINGS.sub(_table, LINK.sub(link, markdown))
+
+
+def _table(match: re.Match[str]) -> str:
+    """The hyperparameters of a group, or of the class that has it."""
+    owner = getattr(import_module(match[1]), match[2])
+    lines = ["| argument | default | |", "|---|---|---|"]
+    for name, each in settings_of([getattr(owner, "Settings", owner)]).items():
+        text = each.metadata["help"].replace("|", "\\|")
+        lines.append(f"| `{name}` | `{each.default!r}` | {text} |")
+    return "\n".join(lines)

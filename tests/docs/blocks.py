@@ -10,11 +10,11 @@ from typing import Any
 from staq.cli.main import main
 
 DOCS = Path(__file__).parents[2] / "docs"
-BLOCK = re.compile(r"^```(python|sh) *(\S*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r'^```(python|sh)(?: title="(.*?)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
 
 
 def run_blocks(text: str, *languages: str) -> dict[str, Any]:
-    """Run every block in order; one of Python with a file's name becomes that file. Blocks of ``sh`` are staq's lines."""
+    """Run every block in order. One of Python with a file's name becomes that file; lines of ``sh`` are staq's."""
     names: dict[str, Any] = {}
     for language, file, code in BLOCK.findall(text):
         if language not in languages:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
 from staq import load_policy
 from staq.cli.main import main
 from staq.registry import ALGORITHMS, EVALUATIONS
-from tests.docs.blocks import DOCS, run_blocks
+from tests.docs.blocks import BLOCK, DOCS, run_blocks
 
 UPDATE, EVALUATION = (DOCS / "recipes.md").read_text().split("## ")[1:]
 
 
 def test_your_own_policy_update(capsys: pytest.CaptureFixture[str]) -> None:
     """One file and a line: then it trains, resumes, is evaluated, plotted and exported like any other."""
-    code = re.findall(r"```python my_update.py\n(.*?)```", UPDATE, re.DOTALL)[0]
+    code = next(code for _, file, code in BLOCK.findall(UPDATE) if file == "my_update.py")
     body = code[code.index("class WeightAverage") : code.index("class AveragePMD")]
     assert len([line for line in body.splitlines() if line.strip()]) <= 30
     try:
