@@ -99,6 +99,7 @@ class Loaded(HTMLParser):
             self.addresses.append(found.get("href") or "")
 
 
+@pytest.mark.slow
 def test_the_site(tmp_path: Path) -> None:
     """It builds without a warning (strict), its links are whole, and a page loads nothing from elsewhere."""
     pytest.importorskip("mkdocs")
