@@ -52,6 +52,7 @@ NUMBER = Requirement(is_number, "a number")
 POSITIVE = Requirement(lambda v: is_number(v) and v > 0, "a positive number")
 NOT_NEGATIVE = Requirement(lambda v: is_number(v) and v >= 0, "a number of at least 0")
 FRACTION = Requirement(lambda v: is_number(v) and 0 <= v <= 1, "a number between 0 and 1")
+STEPS = Requirement(lambda v: is_number(v) and v >= 0 and v == int(v), "a whole number of at least 0")
 RATE = Requirement(lambda v: callable(v) or POSITIVE.holds(v), "a positive number or a schedule")
 
 
@@ -74,6 +75,9 @@ class Group:
         return cls(**{each.name: getattr(model, each.name) for each in fields(cls)})
 
 
+LARGEST_SCALE = 1e9
+"""Of rewards: the loss squares the sum of many, and float32 ends at 1e38."""
+SCALE = Requirement(lambda v: POSITIVE.holds(v) and v <= LARGEST_SCALE, f"a positive number up to {LARGEST_SCALE:g}")
 ENTROPY = Requirement(POSITIVE.holds, "a positive number: without entropy the weights of Eq. 2 diverge")
 LARGEST_RATIO = 1e12
 """Of η to the entropy weight: beyond it 1 − β is lost in rounding."""
@@ -94,7 +98,7 @@ class Shared(Group):
     )
     ent_weight_final: float = setting(0.4, "scaled entropy weight after ent_decay_steps", ENTROPY)
     ent_decay_steps: int = setting(500_000, "environment steps over which the entropy weight is annealed", at_least(0))
-    reward_scale: float = setting(10.0, "factor on rewards in the targets; returns are reported unscaled", POSITIVE)
+    reward_scale: float = setting(10.0, "factor on rewards in the targets; returns are reported unscaled", SCALE)
     epsilon: float = setting(0.05, "probability of a uniform action while collecting", FRACTION)
     behaviour: Literal["softmax", "sticky"] = setting(
         "softmax", '"softmax", or "sticky" to hold each action for about sticky_rate steps', one_of("softmax", "sticky")
@@ -134,6 +138,20 @@ def check(name: str, value: Any, must_be: Requirement) -> None:
         raise ValueError(f"{name}={value!r}: it must be {must_be.words}.")
 
 
+def check_device(name: Any) -> None:
+    """Raises where PyTorch would fail without a word on the remedy, or SB3 take a CPU for a GPU that is not there."""
+    import torch  # only here: ``staq --help`` needs no PyTorch
+
+    if name == "auto":
+        return
+    try:
+        kind = torch.device(name).type
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device={name!r}: it must be auto, cpu or cuda.") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={str(name)!r}: PyTorch finds no GPU on this machine; use cpu or auto.")
+
+
 def settings_of(groups: Iterable[type[Group]]) -> dict[str, Field[Any]]:
     """Every hyperparameter of some groups, in their order."""
     return {each.name: each for group in groups for each in fields(group)}
@@ -169,6 +187,15 @@ NO_MEANING_HERE = {
     "max_grad_norm": "gradients are not clipped; evaluation='lambda' clips them",
 }
 """Arguments of SB3's DQN that are accepted and ignored, and why."""
+HAPPENS_ANYWAY: dict[str, Callable[[Any, Mapping[str, Any]], bool]] = {
+    "learning_starts": lambda value, all_: value <= all_["policy_update_interval"],
+    "tau": lambda value, _: value == 1,
+    "replay_buffer_class": lambda value, _: value is None,
+    "replay_buffer_kwargs": lambda value, _: not value or value == {"handle_timeout_termination": True},
+    "optimize_memory_usage": lambda value, _: not value,
+    "n_steps": lambda value, _: value == 1,
+}
+"""Which of their values ask for what happens anyway, given all hyperparameters: they are worth no warning."""
 
 
 def resolved(
@@ -184,17 +211,19 @@ def resolved(
     for name in given:
         if name in elsewhere and name not in known and name not in NO_MEANING_HERE:
             raise TypeError(not_here(name, elsewhere[name]))
-    ignored = [name for name in given if name not in known]
-    for name in ignored:
+    unknown = [name for name in given if name not in known]
+    for name in unknown:
         if name not in NO_MEANING_HERE:
             hint = only_of(name) or nearest(name, [*known, *NO_MEANING_HERE])
             raise TypeError(f"{algorithm} has no argument {name!r}.{hint}")
+    values = {**known, **{name: value for name, value in given.items() if name in known}}
+    ignored = [name for name in unknown if name not in HAPPENS_ANYWAY or not HAPPENS_ANYWAY[name](given[name], values)]
     if ignored:
         reasons = "; ".join(f"{name} ({NO_MEANING_HERE[name]})" for name in ignored)
         warnings.warn(
             f"These arguments of DQN have no meaning for {algorithm} and are ignored: {reasons}.", stacklevel=4
         )
-    return {**known, **{name: value for name, value in given.items() if name in known}}
+    return values
 
 
 def not_here(name: str, evaluation: str) -> str:

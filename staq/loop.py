@@ -19,9 +19,9 @@ this loop with an improvement; ``evaluation=`` names the other.
 
 from __future__ import annotations
 
+import logging
 import math
 import uuid
-import warnings
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -38,16 +38,29 @@ from staq.envs.masks import MaskReader, reader_for
 from staq.envs.supported import supported_env
 from staq.experience.behaviour import Behaviour
 from staq.experience.transitions import StepMasks, check_finite, is_truncated, next_observations
-from staq.hyperparameters import Group, Shared, defaults_of, described, other_defaults, resolved
+from staq.hyperparameters import (
+    STEPS,
+    Group,
+    Shared,
+    check,
+    check_device,
+    defaults_of,
+    described,
+    other_defaults,
+    resolved,
+)
 from staq.networks.allocation import keep_freed_memory
 from staq.phases import Phases
-from staq.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, StaQPolicy
+from staq.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, StaQPolicy, one_of_policies
 from staq.policy_evaluation.evaluation import PolicyEvaluation, TrainingProgress
 from staq.policy_evaluation.soft_bellman import entropy
 from staq.policy_improvement.improvement import PolicyImprovement
 from staq.policy_improvement.mirror_descent import StepSize, annealed, kl_divergence
 from staq.sb3_interface import SB3Interface
 from staq.seeding import derived_generators
+
+log = logging.getLogger("staq")
+"""What a user should know and has not done wrong: a line on standard error, whatever ``verbose`` is."""
 
 
 class PolicyMirrorDescent(SB3Interface):
@@ -76,7 +89,8 @@ class PolicyMirrorDescent(SB3Interface):
     }
     policy: StaQPolicy
     policy_update_interval: int
-    _advised = False
+    reward_scale: float
+    _advised = _said = False
     _masks: MaskReader | None = None
     _last_masks: torch.Tensor | None = None
     """Which actions are allowed in ``_last_obs``, if not all are. [environments, A]"""
@@ -107,9 +121,13 @@ class PolicyMirrorDescent(SB3Interface):
         # The first four may be given by position, as in SB3.
         first = {"learning_rate": learning_rate, "buffer_size": buffer_size, "batch_size": batch_size, "gamma": gamma}
         given = {name: value for name, value in first.items() if value is not None} | hyperparameters
+        check_device(device)
+        check("policy", policy, one_of_policies(self.policy_aliases))
+        if env is None and _init_setup_model:  # as it is while loading
+            raise ValueError('env=None: name an environment, such as "CartPole-v1", or make one.')
         evaluated = registry.load_evaluation(evaluation)
         n_envs = getattr(env, "num_envs", 1)
-        known = defaults_of(self.groups(evaluation), evaluated.defaults_with(n_envs))
+        known = defaults_of(self.groups(evaluation), evaluated.defaults_with(n_envs, given))
         values = resolved(type(self).__name__, known, given, registry.settings_elsewhere(evaluation))
         super().__init__(
             policy,
@@ -164,48 +182,59 @@ class PolicyMirrorDescent(SB3Interface):
         tb_log_name: str | None = None,
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
+        whole_iterations: bool = False,
     ) -> Self:
-        """Run whole iterations until ``total_timesteps`` environment steps are reached.
+        """Run iterations for ``total_timesteps`` environment steps; the next call goes on where the last one has ended.
 
         :param log_interval: iterations between two lines of the log
+        :param whole_iterations: finish the last iteration, rather than stop in the middle of it
         """
+        check("total_timesteps", total_timesteps, STEPS)
         if reset_num_timesteps or self._last_obs is None:  # the environments are about to be reset
             self._behaviour.end_episodes(torch.ones(self.n_envs, dtype=torch.bool, device=self.device))
+            self.experience.end_episodes()
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name or type(self).__name__, progress_bar
         )
         for advice in self._advice():
-            warnings.warn(advice, stacklevel=2)
+            log.warning(advice)
         self._find_masks()
         check_finite("an observation", self._last_obs, self.num_timesteps)
         callback.on_training_start(locals(), globals())
+        began, last_step = self.iteration, math.inf if whole_iterations else total_timesteps
         while self.num_timesteps < total_timesteps:
-            if not self.collect(callback):
+            if not self.collect(callback, last_step):
                 break
             self.evaluate()
             self.improve()
             self.report(log_interval)
-        if log_interval is not None and self.iteration % log_interval:
-            self.dump_logs()  # the last iterations are not to be lost
+        if log_interval is not None and (self.iteration % log_interval or not self.at_boundary):
+            self.dump_logs()  # the last iterations are not to be lost, nor the steps of one that was begun
         callback.on_training_end()
+        if self.iteration == began:
+            self._say_that_nothing_was_learned()
         return self
 
-    def collect(self, callback: BaseCallback) -> bool:
-        """Environment steps under π_k up to the end of the iteration; False if a callback asked to stop."""
-        improvement, interval, keep_going = self.policy.improvement, self.shared.policy_update_interval, True
+    def collect(self, callback: BaseCallback, last_step: float = math.inf) -> bool:
+        """Environment steps under π_k; False if a callback or the last step came before the end of the iteration."""
+        interval, keep_going = self.shared.policy_update_interval, True
         callback.on_rollout_start()
         with self.phases("collect"):
-            while keep_going and self._steps_in_iteration < interval:
+            while keep_going and self._steps_in_iteration < interval and self.num_timesteps < last_step:
                 keep_going = self._step(callback)
-            self.experience.complete(improvement.accumulated)
+            # In the middle of an iteration the next step evaluates what it acts on, as if there had been no stop.
+            if ended := self._steps_in_iteration >= interval:
+                self.experience.complete(self.policy.improvement.accumulated)
         callback.on_rollout_end()
-        return keep_going
+        return keep_going and ended
 
     def evaluate(self) -> None:
         """Experience under π_k → q_k."""
         evaluation, settings = self.policy_evaluation, self.evaluation_settings
         self._update_learning_rate(self._optimizers())
         found = evaluation.evaluate(self.experience, self.shared, settings, self.step_size)
+        if not math.isfinite(found.loss) or not math.isfinite(found.mean_abs_q):
+            raise self._diverged(f"the critics' loss is {found.loss:g}, their mean |q| {found.mean_abs_q:g}")
         self._n_updates += found.gradient_steps
         self.logger.record("train/loss", found.loss)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
@@ -228,6 +257,8 @@ class PolicyMirrorDescent(SB3Interface):
             self._begin_iteration()
             after = self.policy.log_policy(experience.current_accumulated(), experience.current_masks())
         self.policy_entropy, policy_kl = entropy(after).mean().item(), kl_divergence(after, before).mean().item()
+        if not math.isfinite(self.policy_entropy):
+            raise self._diverged("the improved policy's logits are no numbers")
         if improves:
             improvement.moved(policy_kl)
         moved = {"policy_kl": policy_kl, "policy_entropy": self.policy_entropy}
@@ -249,12 +280,34 @@ class PolicyMirrorDescent(SB3Interface):
         advised, self._advised = self._advised, True
         return [] if advised or self.policy_evaluation.advice is None else [self.policy_evaluation.advice]
 
+    def _say_that_nothing_was_learned(self) -> None:
+        """Once: who goes on step by step knows by then."""
+        if self.at_boundary or self._said:
+            return
+        self._said = True
+        log.warning(
+            f"Nothing was learned: learn() ended after {self._steps_in_iteration} of the "
+            f"{self.policy_update_interval} environment steps of an iteration (policy_update_interval). The next "
+            "learn() goes on in it; with reset_num_timesteps=False exactly."
+        )
+
+    def _diverged(self, how: str) -> FloatingPointError:
+        rate = self.learning_rate if callable(self.learning_rate) else f"{self.learning_rate:g}"
+        return FloatingPointError(
+            f"Training diverged in iteration {self.iteration + 1}, after {self.num_timesteps} steps: {how}. What was "
+            f"saved before is intact. Lower learning_rate ({rate}) or reward_scale "
+            f"({self.reward_scale:g}), or scale the environment's observations and rewards."
+        )
+
     def _step(self, callback: BaseCallback) -> bool:
         """Act in every environment once; False if a callback asked to stop."""
         assert self.env is not None
         obs, _ = self.policy.obs_to_tensor(self._last_obs)  # type: ignore[arg-type]
         accumulated, masks = self.experience.see(obs, self.policy.improvement), self._last_masks
-        indices = self._behaviour.act(self.policy.improvement.logits(accumulated), masks).cpu().numpy()
+        logits = self.policy.improvement.logits(accumulated)
+        if not math.isfinite(logits.sum()):
+            raise self._diverged("the policy's logits are no numbers")
+        indices = self._behaviour.act(logits, masks).cpu().numpy()
         new_obs: Any
         new_obs, rewards, dones, infos = self.env.step(self.policy.codec.actions(indices))
         next_obs = next_observations(new_obs, dones, infos)
@@ -298,8 +351,8 @@ class PolicyMirrorDescent(SB3Interface):
     def _update_learning_rate(self, optimizers: Any) -> None:
         """SB3's, times what the policy evaluation wants of it: as it was when the iteration began."""
         began = self.num_timesteps - self._steps_in_iteration
-        remaining = 1.0 - began / self._total_timesteps
-        progress = TrainingProgress(self.steps_collected - self._steps_in_iteration, max(0.0, remaining))
+        remaining = min(1.0, max(0.0, 1.0 - began / self._total_timesteps))  # it may have begun in an earlier call
+        progress = TrainingProgress(self.steps_collected - self._steps_in_iteration, remaining)
         factor = self.policy_evaluation.learning_rate_factor(self.shared, self.evaluation_settings, progress)
         rate = factor * self.lr_schedule(self._current_progress_remaining)
         self.logger.record("train/learning_rate", rate)

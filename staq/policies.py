@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from torch import nn
 
 from staq.actions import ActionCodec, Factors
 from staq.actions.masks import are_complete, forbid
-from staq.hyperparameters import Requirement, check
+from staq.hyperparameters import Requirement, at_least, check
 from staq.networks.architecture import Architecture
 from staq.networks.chunks import chunk_size
 from staq.networks.conv_mlp import ConvArch, ConvMlp, activation_named
@@ -34,6 +34,11 @@ SMALL_IMAGE: ConvArch = ((16, 3, 1),)
 LARGE_IMAGE: ConvArch = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """DQN's network for Atari-size images."""
 LARGE = 36  # the smallest side that LARGE_IMAGE can take
+
+WIDTHS = Requirement(
+    lambda v: v is None or (isinstance(v, Sequence) and all(at_least(1).holds(width) for width in v)),
+    "a list of whole numbers of at least 1, such as [256, 256]",
+)
 
 MakeImprovement = Callable[[Architecture, int], PolicyImprovement]
 
@@ -84,6 +89,7 @@ class StaQPolicy(BasePolicy):
             activation_fn = activation_named(activation_fn)
         if isinstance(optimizer_class, str):
             optimizer_class = optimizer_named(optimizer_class)
+        check("net_arch", net_arch, WIDTHS)
         check("norm", norm, Requirement(lambda v: v in (None, "layer"), '"layer", or None for none'))
         super().__init__(
             observation_space,
@@ -141,7 +147,8 @@ class StaQPolicy(BasePolicy):
         space, factors = self.observation_space, self.codec.factors
         if isinstance(space, spaces.Dict) and extractor_class is None and any(map(is_image_space, space.values())):
             extractor_class = CombinedExtractor
-        layers = self._default_net_arch(space, extractor_class) if net_arch is None else net_arch
+        features = (extractor_kwargs or {}).get("features_dim", 512)
+        layers = self._default_net_arch(space, extractor_class, features) if net_arch is None else net_arch
         last = self.normalize_images, norm
         self.layers: dict[str, Any] = {"net_arch": list(layers), "activation_fn": activation_fn, "norm": norm}
         """What is above a features extractor, and that, for an export."""
@@ -158,12 +165,14 @@ class StaQPolicy(BasePolicy):
             return ()
         return SMALL_IMAGE if _is_small(space) else LARGE_IMAGE
 
-    def _default_net_arch(self, space: spaces.Space, extractor: type[BaseFeaturesExtractor] | None) -> tuple[int, ...]:
+    def _default_net_arch(
+        self, space: spaces.Space, extractor: type[BaseFeaturesExtractor] | None, features: int
+    ) -> tuple[int, ...]:
         if extractor is NatureCNN:  # which has its fully connected layer already, as SB3 sees it too
             return ()
         if not self.convolutional:
             return (256, 256)
-        return (128,) if _is_small(space) else (512,)
+        return (128,) if _is_small(space) else (features,)  # as wide as SB3's NatureCNN
 
     def logits(self, obs: torch.Tensor) -> torch.Tensor:
         """ξ(s): the policy is their softmax. → float64 [B, A]"""
@@ -215,6 +224,7 @@ class StaQPolicy(BasePolicy):
 
     @torch.no_grad()
     def _of_observation(self, function: Callable[[torch.Tensor], torch.Tensor], observation: np.ndarray) -> np.ndarray:
+        _check_numbers(observation)
         obs, vectorized = self.obs_to_tensor(observation)
         assert isinstance(obs, torch.Tensor)
         values: np.ndarray = function(obs).cpu().numpy()
@@ -239,6 +249,7 @@ class StaQPolicy(BasePolicy):
         action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
         """SB3's, of allowed actions only if there are masks [B, A], or [A] for a single observation."""
+        _check_numbers(observation)
         self._allowed = self._as_masks(action_masks)
         try:
             return super().predict(observation, state, episode_start, deterministic)
@@ -309,13 +320,34 @@ class CnnPolicy(StaQPolicy):
     several_parts = False
 
 
+def _check_numbers(observation: Any) -> None:
+    """Raises where an observation holds NaN or infinity: of the policy's answer nothing would show it."""
+    for key, part in observation.items() if isinstance(observation, dict) else [("", observation)]:
+        values = np.asarray(part)
+        if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
+            of = f" {key!r}" if key else ""
+            raise ValueError(f"The observation{of} is not finite ({values.tolist()}): a policy knows numbers only.")
+
+
+def one_of_policies(names: Iterable[str]) -> Requirement:
+    """A policy class, or the name of one."""
+
+    def holds(policy: Any) -> bool:
+        return issubclass(policy, StaQPolicy) if isinstance(policy, type) else policy in list(names)
+
+    return Requirement(holds, f"{', '.join(map(repr, names))} or a subclass of StaQPolicy")
+
+
 def _is_small(space: spaces.Space) -> bool:
     # The channel axis is not always known to be the shortest one: two sides of at least LARGE make a large image.
     return sum(side >= LARGE for side in space.shape or ()) < 2
 
 
 def _has_channels_last(space: spaces.Space) -> bool:
-    """SB3 hands images on with their channels first, and everything else as it is."""
+    """SB3 hands images on with their channels first, and everything else as it is: large images are known by shape."""
+    shape = space.shape or ()
+    if len(shape) == 3 and shape[0] < LARGE <= min(shape[1:]):
+        return False
     return not (is_image_space(space) and is_image_space_channels_first(space))  # type: ignore[arg-type]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -17,7 +18,16 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 from staq import StaQ
-from tests.conftest import SMALL, Endless, TinyExtractor, assert_identical, small_model
+from staq.experience.replay import Replay
+from tests.conftest import (
+    SMALL,
+    Endless,
+    TinyExtractor,
+    assert_identical,
+    assert_logits_current,
+    lambda_model,
+    small_model,
+)
 
 
 class Iterations(BaseCallback):
@@ -287,11 +297,11 @@ def test_a_learning_rate_schedule_is_followed() -> None:
     assert rates.seen[1:] == pytest.approx([7.5e-4, 5e-4, 2.5e-4, 0.0])
 
 
-def test_one_environment_is_told_once_what_more_would_bring() -> None:
+def test_one_environment_is_told_once_what_more_would_bring(caplog: pytest.LogCaptureFixture) -> None:
     model = small_model(n_envs=1, memory_size=50)
-    with pytest.warns(UserWarning, match="n_envs=50"):
-        model.learn(200)
-    model.learn(200)  # a second warning would be an error
+    model.learn(200)
+    model.learn(200)
+    assert [record.getMessage().count("n_envs=50") for record in caplog.records] == [1]
 
 
 def test_a_callback_that_stops_loses_nothing() -> None:
@@ -304,10 +314,69 @@ def test_a_callback_that_stops_loses_nothing() -> None:
     model = small_model(n_envs=4)
     model.learn(1000, callback=Stop(lambda m: None))
     assert (model.num_timesteps, model.replay.size(), model.iteration) == (300, 300, 1)
-    assert not model.replay.accumulated.pending.any()
-    model.learn(1000, reset_num_timesteps=False)
-    assert model.steps_collected % 200 == 0
-    assert model.iteration == model.steps_collected // 200
+    model.learn(1100, reset_num_timesteps=False)
+    assert (model.steps_collected, model.iteration) == (1400, 7)
+
+
+@pytest.mark.parametrize("stops", [[30, 170, 301, 400], [600, 1], [800]], ids=str)
+@pytest.mark.parametrize("make", [small_model, partial(lambda_model, lr_decay_steps=2000)], ids=["replay", "lambda"])
+def test_learning_step_by_step_is_learning_at_once(make: Any, stops: list[int]) -> None:
+    """Stops in the middle of iterations change nothing, behaviour that holds actions included."""
+    model, whole = make(behaviour="sticky"), make(behaviour="sticky").learn(1004)
+    for steps in stops:
+        before = model.num_timesteps
+        model.learn(steps, reset_num_timesteps=False)
+        assert model.num_timesteps == before + 4 * math.ceil(steps / 4)
+    model.learn(1004 - model.num_timesteps, reset_num_timesteps=False)
+    assert (model.iteration, model.num_timesteps) == (5, 1004)
+    assert_identical(model, whole)
+
+
+def test_whole_iterations_may_be_asked_for() -> None:
+    model = small_model().learn(210, whole_iterations=True)
+    assert (model.num_timesteps, model.iteration) == (400, 2)
+
+
+@pytest.mark.parametrize("make", [small_model, lambda_model])
+def test_a_reset_in_mid_iteration_cuts_episodes(make: Any) -> None:
+    """Nothing of the new episodes is taken for what followed the old ones, and the iteration is finished."""
+    model = make()
+    model.learn(100)
+    last = model.env.buf_obs[None].copy()
+    model.learn(100)
+    experience = model.experience
+    assert (model.iteration, model.num_timesteps, len(experience)) == (1, 100, 200)
+    if isinstance(experience, Replay):
+        assert_logits_current(model)
+        followed = experience.next_observations[96:100]
+    else:
+        assert experience.cut[24].all()
+        of_step = torch.isin(experience.next_rows, torch.arange(96, 100))
+        followed = experience.next_observations[of_step]
+    assert torch.equal(followed, torch.as_tensor(last)[: len(followed)])
+
+
+def test_a_call_too_short_to_learn_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = small_model()
+    for _ in range(2):
+        model.learn(80, reset_num_timesteps=False)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Nothing was learned: learn() ended after 80 of the 200 environment steps of an iteration "
+        "(policy_update_interval). The next learn() goes on in it; with reset_num_timesteps=False exactly."
+    ]
+    model.learn(40, reset_num_timesteps=False)
+    assert model.iteration == 1
+
+
+@pytest.mark.parametrize("steps", [-5, "abc", 1.5, math.nan, None])
+def test_a_number_of_steps_that_is_none_is_named(steps: Any) -> None:
+    with pytest.raises(ValueError, match="total_timesteps=.*whole number of at least 0"):
+        small_model().learn(steps)
+
+
+def test_divergence_is_named() -> None:
+    with pytest.raises(FloatingPointError, match=r"diverged in iteration 1, after 200 steps.*learning_rate \(1e\+09\)"):
+        small_model(learning_rate=1e9).learn(2000)
 
 
 def test_learning_starts_from_make_vec_env_by_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import sys
 import warnings
 
@@ -12,7 +13,10 @@ from staq.version import __version__
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point of ``staq``. Expected failures are one line on standard error and exit code 1."""
+    """Entry point of ``staq``. Expected failures are one line on standard error and exit code 1.
+
+    What a signal stopped ends with 128 plus its number, as shells have it, though nothing is lost.
+    """
     parser = build_parser()
     words = sys.argv[1:] if arguments is None else arguments
     options, rest = parser.parse_known_args(words)
@@ -21,15 +25,22 @@ def main(arguments: list[str] | None = None) -> int:
         if rest:
             raise ValueError(train.unrecognised(rest))
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: print(f"staq: {message}", file=sys.stderr)
-            options.command(options)
-    except KeyboardInterrupt:
+            said: set[str] = set()
+            warnings.showwarning = lambda message, *_, **__: _say_once(str(message), said)
+            return options.command(options) or 0
+    except KeyboardInterrupt as stop:
         print("staq: stopped; what was saved is intact.", file=sys.stderr)
-        return 130
+        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
     except (ValueError, TypeError, OSError, ModuleNotFoundError, FloatingPointError) as error:
         print(f"staq: {error}", file=sys.stderr)
         return 1
-    return 0
+
+
+def _say_once(warning: str, said: set[str]) -> None:
+    """Many iterations, environments and parts of a run may have the same to say."""
+    if warning not in said:
+        print(f"staq: {warning}", file=sys.stderr)
+    said.add(warning)
 
 
 def build_parser() -> argparse.ArgumentParser:

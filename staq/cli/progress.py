@@ -64,7 +64,8 @@ class Interrupt(BaseCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.requested = self.stopped = False
+        self.requested = self.stopped = 0
+        """The signal that asked for a stop, and by which learning was stopped."""
 
     def __enter__(self) -> Self:
         self.previous = {s: signal.signal(s, self._request) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -76,8 +77,8 @@ class Interrupt(BaseCallback):
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
+            raise KeyboardInterrupt(number)
+        self.requested = number
         tqdm.write("\nStopping after this iteration, with a checkpoint. Press Ctrl-C again to stop at once.")
 
     def _on_rollout_start(self) -> None:

@@ -18,7 +18,7 @@ import io
 import json
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -140,7 +140,7 @@ def configured(
         timesteps=timesteps,
         seed=seed,
         n_envs=n_envs or preset.n_envs,
-        eval_every=eval_every or max(timesteps // 50, 2 * interval if isinstance(interval, int) else 1),
+        eval_every=eval_every or max(timesteps // 50, interval if isinstance(interval, int) else 1),
         eval_episodes=eval_episodes,
         threads=threads or torch.get_num_threads(),
         device=device,
@@ -178,12 +178,18 @@ def _commit() -> str | None:
 
 
 def train(
-    config: Config, folder: Path, command: str, resuming: bool = False, wandb_project: str | None = None
-) -> tuple[BaseAlgorithm, bool]:
+    config: Config,
+    folder: Path,
+    command: str,
+    resuming: bool = False,
+    wandb_project: str | None = None,
+    announce: Callable[[BaseAlgorithm], None] = lambda model: None,
+) -> tuple[BaseAlgorithm, int]:
     """Runs a configuration into a folder, or continues the run that is there.
 
     :param command: what the user typed, for the record
-    :return: the model, and whether the run is finished rather than interrupted
+    :param announce: called once nothing is in the way any more
+    :return: the model, and the signal that interrupted the run, 0 if it is finished
     """
     checked_device(config.device)  # where SB3 would take a CPU for a GPU that is not there
     torch.set_num_threads(config.threads)
@@ -199,7 +205,10 @@ def train(
         closing.enter_context(_weights_and_biases(wandb_project, config))
         # All that can be wrong with a configuration is known by now: only then is anything written.
         if not resuming:
-            folder.mkdir(parents=True, exist_ok=begin_again)
+            try:
+                folder.mkdir(parents=True, exist_ok=begin_again)
+            except FileExistsError:  # made since the start, by another one
+                raise taken(folder) from None
         checkpoints.mkdir(exist_ok=True)
         closing.enter_context(locked(checkpoints / ".lock", wait=False))
         if resuming:
@@ -223,19 +232,33 @@ def train(
             rollouts.resume_at(step)
         interrupt = closing.enter_context(Interrupt())
         every = 1 if ALGORITHMS[config.algo].ours else BASELINES_SAVE_EVERY
-        saving = Checkpoints(checkpoints, every, asked=lambda: interrupt.requested)
+        saving = Checkpoints(checkpoints, every, asked=lambda: bool(interrupt.requested))
         callbacks = [rollouts, saving, Progress(config), interrupt]
         if config.keep_snapshots:
             callbacks.insert(0, Snapshots(folder / "snapshots"))  # first, so that no checkpoint lacks one
-        model.learn(
-            config.timesteps - model.num_timesteps,
-            callback=callbacks,
-            reset_num_timesteps=not resuming,
-            log_interval=_log_interval(config, model),
-        )
+        announce(model)
+        whole: dict[str, Any] = {"whole_iterations": True} if ALGORITHMS[config.algo].ours else {}
+        try:
+            model.learn(
+                max(0, config.timesteps - model.num_timesteps),
+                callback=callbacks,
+                reset_num_timesteps=not resuming,
+                log_interval=_log_interval(config, model),
+                **whole,
+            )
+        except FloatingPointError as error:
+            saved = f"is that after {saving.last} iterations" if saving.last else "was still to come"
+            raise FloatingPointError(f"{error} The last good checkpoint in {checkpoints} {saved}.") from error
         if not interrupt.stopped:
             save_policy(model, folder / "model")
-    return model, not interrupt.stopped
+    return model, interrupt.stopped
+
+
+def taken(folder: Path) -> FileExistsError:
+    return FileExistsError(
+        f"{folder} exists, and no run is ever overwritten: name another --out, or continue it with "
+        f"staq train --resume {folder}"
+    )
 
 
 def _log_interval(config: Config, model: BaseAlgorithm) -> int:

@@ -6,20 +6,24 @@ import argparse
 import importlib.util
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
 
 from staq import registry
 from staq.cli import presets
 from staq.cli.options import checked_device, toml_value, whole_number
-from staq.cli.runs import DEFAULT_EPISODES, Config, configured
-from staq.hyperparameters import settings_of
+from staq.cli.runs import DEFAULT_EPISODES, Config, configured, taken
+from staq.hyperparameters import Shared, settings_of
 from staq.registry import ALGORITHMS, EVALUATIONS
 
 OVERRIDE = "hyperparameter "
 UNSET = object()
+COMMON = ("evaluation", "memory_size", "learning_rate")
+"""Hyperparameters that ``--help`` shows."""
 
 
 def add_command(commands: Any) -> None:
@@ -28,55 +32,90 @@ def add_command(commands: Any) -> None:
         "train",
         help="train an agent, or resume a run",
         usage="staq train ENV [options], or staq train --resume RUN",
-        description="Trains StaQ, a variant or a baseline on ENV with its preset; every hyperparameter is an option.",
+        description="Trains StaQ, a variant or a baseline on ENV with its preset. Every hyperparameter is an option, "
+        "such as --learning-rate 1e-3: --help-all lists them.",
         allow_abbrev=False,
     )
     command.set_defaults(command=train)
     command.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium environment, such as CartPole-v1")
-    command.add_argument("--resume", type=Path, metavar="RUN", help="continue this run, exactly")
-    command.add_argument("--algo", choices=list(ALGORITHMS), help="staq by default")
-    command.add_argument("--preset", help=f"one of {', '.join(presets.names())}; by default the one made for ENV")
-    command.add_argument("--policy", choices=["MlpPolicy", "CnnPolicy"], help="by default the preset's")
     command.add_argument(
+        "--timesteps", type=whole_number, metavar="N", help="environment steps; by default the preset's"
+    )
+    command.add_argument("--seed", type=int, metavar="N", help="0 by default")
+    command.add_argument("--n-envs", type=whole_number, metavar="N", help="environments in parallel")
+    command.add_argument("--out", type=Path, metavar="RUN", help="the run's folder; by default runs/ENV/ALGO/SEED")
+    command.add_argument("--resume", type=Path, metavar="RUN", help="continue this run, exactly")
+    command.add_argument("--algo", choices=list(ALGORITHMS), metavar="ALGO", help=f"one of {', '.join(ALGORITHMS)}")
+    command.add_argument("--preset", help="by default the one made for ENV; staq info lists them")
+    more = command.add_argument_group("less often")
+    more.add_argument("--policy", choices=["MlpPolicy", "CnnPolicy"], help="by default the preset's")
+    more.add_argument(
         "--actions",
         choices=["factored", "boundary"],
         help="of a continuous space: choices in every dimension (default), or the bounds of one at a time",
     )
-    command.add_argument("--timesteps", type=whole_number, help="environment steps in all; by default the preset's")
-    command.add_argument("--seed", type=int, help="0 by default")
-    command.add_argument("--n-envs", type=whole_number, help="environments in parallel; by default the preset's")
-    command.add_argument("--out", type=Path, metavar="RUN", help="the run's folder; by default runs/ENV/ALGO/SEED")
-    command.add_argument("--eval-every", type=whole_number, help="steps between evaluations; by default 50 in a run")
-    command.add_argument("--eval-episodes", type=whole_number, help=f"per evaluation and mode ({DEFAULT_EPISODES})")
-    command.add_argument("--threads", type=whole_number, help=f"CPU threads ({torch.get_num_threads()})")
-    command.add_argument("--device", help="auto, cpu or cuda")
-    command.add_argument(
+    more.add_argument(
+        "--eval-every",
+        type=whole_number,
+        metavar="N",
+        help="steps between evaluations; by default 50 in a run, at most one per iteration",
+    )
+    more.add_argument(
+        "--eval-episodes", type=whole_number, metavar="N", help=f"per evaluation and mode ({DEFAULT_EPISODES})"
+    )
+    more.add_argument("--threads", type=whole_number, metavar="N", help=f"CPU threads ({torch.get_num_threads()})")
+    more.add_argument("--device", help="auto, cpu or cuda")
+    more.add_argument(
         "--keep-snapshots", action="store_true", default=None, help="keep every frozen network on disk, for staq audit"
     )
-    command.add_argument("--wandb", metavar="PROJECT", help="also log to Weights & Biases")
-    group = command.add_argument_group(
-        "hyperparameters", "written as in TOML, none for None; in brackets the default where no preset says it"
-    )
+    more.add_argument("--wandb", metavar="PROJECT", help="also log to Weights & Biases")
+    more.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every hyperparameter too")
+    groups: dict[str, Any] = {}
     for name, text in _hyperparameter_help().items():
-        option = f"--{name.replace('_', '-')}"
-        group.add_argument(option, dest=OVERRIDE + name, type=toml_value, metavar="VALUE", help=text, default=UNSET)
+        title = _group_of(name)
+        groups[title] = groups.get(title) or command.add_argument_group(title)
+        option, shown = f"--{name.replace('_', '-')}", text if name in COMMON else argparse.SUPPRESS
+        action = groups[title].add_argument(
+            option, dest=OVERRIDE + name, type=toml_value, metavar="VALUE", help=shown, default=UNSET
+        )
+        action.whole_help = text
 
 
-def train(options: argparse.Namespace) -> None:
+class _HelpAll(argparse.Action):
+    """Shows the hyperparameters too, which are too many to be read by who looks for a common option."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        for action in parser._actions:
+            action.help = getattr(action, "whole_help", action.help)
+        parser.epilog = (
+            "Hyperparameters are written as in TOML, none for None. In brackets is the default where no preset says it."
+        )
+        parser.print_help()
+        parser.exit()
+
+
+def _group_of(name: str) -> str:
+    """Whose hyperparameter it is, as a title."""
+    if name in COMMON:
+        return "hyperparameters, the first to know"
+    if name in (*settings_of([Shared]), "policy_kwargs"):
+        return "hyperparameters of every algorithm"
+    for evaluation in EVALUATIONS:
+        if name in settings_of([registry.load_evaluation(evaluation).Settings]):
+            return f"hyperparameters of --evaluation {evaluation}"
+    return f"hyperparameters of {', '.join(registry.algorithms_with(name)) or 'baselines'}"
+
+
+def train(options: argparse.Namespace) -> int:
     from staq.cli import runs
 
     config, folder = _resumed(options) if options.resume is not None else _configured(options)
-    title = presets.load(config.preset).title
-    print(f"{config.algo} on {config.env}, preset {config.preset} ({title}), seed {config.seed} → {folder}")
-    evaluation = config.hyperparameters.get("evaluation", "replay")
-    for name, value in (presets.defaults(config.algo, evaluation) | config.hyperparameters).items():
-        if name != "policy_kwargs" or value:
-            print(f"  {name:24} {value}{'' if name in config.hyperparameters else '   (default)'}")
+    announce = partial(_announce, config, folder)
     resuming = options.resume is not None
-    model, finished = runs.train(config, folder, options.line, resuming, wandb_project=options.wandb)
-    if not finished:
+    model, stopped = runs.train(config, folder, options.line, resuming, options.wandb, announce)
+    if stopped:
         print(f"Stopped after {model.num_timesteps} steps. Continue with: staq train --resume {folder}")
-        return
+        return 128 + stopped
     from staq.cli.plot import learning_curves
 
     mean, minimum = runs.final_evaluation(model, config, episodes=20)
@@ -87,6 +126,21 @@ def train(options: argparse.Namespace) -> None:
         print(f"Curve: {folder / 'learning_curve.png'}")
     except ValueError as error:  # too short a run for an evaluation
         print(error)
+    return 0
+
+
+def _announce(config: Config, folder: Path, model: BaseAlgorithm) -> None:
+    """What is about to be run, once it is known that it can be."""
+    title = presets.load(config.preset).title
+    print(f"{config.algo} on {config.env}, preset {config.preset} ({title}), seed {config.seed} → {folder}")
+    evaluation = config.hyperparameters.get("evaluation", "replay")
+    for name, value in (presets.defaults(config.algo, evaluation) | config.hyperparameters).items():
+        if name in config.hyperparameters:
+            print(f"  {name:24} {value}")
+        elif name != "policy_kwargs" or value:
+            # Some depend on the number of environments, or on what is given.
+            fits = ALGORITHMS[config.algo].ours and name != "policy_kwargs"
+            print(f"  {name:24} {getattr(model, name) if fits else value}   (default)")
 
 
 def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
@@ -114,10 +168,7 @@ def _configured(options: argparse.Namespace) -> tuple[Config, Path]:
     )
     folder = options.out or _free_folder(config)
     if folder.exists():
-        raise FileExistsError(
-            f"{folder} exists, and no run is ever overwritten: name another --out, or continue it with "
-            f"staq train --resume {folder}"
-        )
+        raise taken(folder)
     return config, folder
 
 

@@ -17,6 +17,8 @@ def supported_env(env: GymEnv | str | None) -> GymEnv | None:
         return None
     if isinstance(env, str):
         env = gymnasium.make(env)
+    if not hasattr(env, "action_space") or not hasattr(env, "observation_space"):
+        raise ValueError(f"env={env!r}: it must be an environment, a vectorised one, or the name of one.")
     actions, observations = env.action_space, env.observation_space
     if not isinstance(actions, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)):
         raise ValueError(
@@ -35,9 +37,15 @@ def supported_env(env: GymEnv | str | None) -> GymEnv | None:
             f"There is no support for Tuple observations ({observations}): name their parts with a Dict, or flatten "
             "them with gymnasium.wrappers.FlattenObservation."
         )
+    plain = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    if not isinstance(observations, (*plain, spaces.Dict)):
+        raise ValueError(
+            f"There is no support for observations of {observations}: encode them as numbers in a Box, with "
+            "gymnasium.wrappers.TransformObservation."
+        )
     if isinstance(observations, spaces.Dict):
         for key, inner in observations.spaces.items():
-            if not isinstance(inner, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+            if not isinstance(inner, plain):
                 raise ValueError(
                     f"There is no support for {inner} within Dict observations (key {key!r}), as in SB3: flatten it, "
                     "so that there is one level."

@@ -112,6 +112,10 @@ class Replay(ReplayBuffer):
         self.full = self.full or self.pos + n >= self.buffer_size
         self.pos = (self.pos + n) % self.buffer_size
 
+    def end_episodes(self) -> None:
+        """Cuts the episodes that go on, since the environments are reset: nobody acts on the last next states."""
+        self._continuing[:] = False
+
     def complete(self, accumulate: Accumulate) -> None:
         """Evaluates the next states that nobody acted on."""
         self.accumulated.complete(accumulate, self.next_observations)

@@ -125,13 +125,20 @@ class Rollout:
             new[: len(old)] = old
             setattr(self, name, new)
 
-    def complete(self, accumulate: Accumulate) -> None:
-        """Evaluates the next states that nobody acted on: here the rollout ends, or is cut."""
+    def end_episodes(self) -> None:
+        """Cuts the episodes that go on: the environments are reset, or the rollout ends."""
+        if self.length == 0 or self.used:
+            return
         next_obs, next_masks, done = self._last
         continuing, t = np.flatnonzero(~done), self.length - 1
         if len(continuing) and not self.cut[t, continuing[0]]:
             self._cut(t, continuing, next_obs, next_masks)
             self.cut[t] = True
+
+    def complete(self, accumulate: Accumulate) -> None:
+        """Evaluates the next states that nobody acted on: here the rollout ends, or was cut."""
+        self.end_episodes()
+        next_obs, next_masks, _ = self._last
         rows = [rows for rows, _, _ in self._next]
         self.next_rows = torch.cat(rows) if rows else torch.empty(0, dtype=torch.long, device=self.device)
         """Which steps were cut without an end, [K], as rows of [T · N]; and what followed."""

@@ -54,17 +54,23 @@ def as_tensor(array: Any, device: torch.device) -> torch.Tensor:
     return torch.as_tensor(array, device=device)
 
 
+LARGEST = 1e15
+"""Squares of gradients by larger observations are infinite in float32, and Adam then stands still without a word."""
+
+
 def check_finite(what: str, values: Any, step: int) -> None:
-    """Raises for the first environment whose reward or observation is no number, before anything is stored."""
+    """Raises for the first environment whose reward or observation is no number, or too large, before it is stored."""
     if isinstance(values, dict):
         for key, part in values.items():
             check_finite(f"{what} {key!r}", part, step)
         return
     values = np.asarray(values)
-    if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
-        index = int(np.argwhere(~np.isfinite(values))[0][0])
+    if np.issubdtype(values.dtype, np.floating) and not np.abs(values).max(initial=0) <= LARGEST:  # NaN is not either
+        fits = np.abs(values) <= LARGEST
+        index = int(np.argwhere(~fits)[0][0])
+        how = f"beyond {LARGEST:g}" if np.isfinite(values).all() else "not finite"
         raise FloatingPointError(
-            f"Environment {index} returned {what} that is not finite at step {step} "
+            f"Environment {index} returned {what} that is {how} at step {step} "
             f"({np.asarray(values[index]).tolist()}). Training stopped before it was stored: checkpoints are "
             "intact. Mend or clip the environment's output."
         )

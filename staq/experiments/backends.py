@@ -58,7 +58,7 @@ def local(runs: Sequence[Planned], processes: int, report: Report) -> list[str]:
     def stop(number: int, frame: FrameType | None) -> None:
         for child in list(AT_WORK):
             child.terminate()
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(number)
 
     before = signal.signal(signal.SIGTERM, stop)
     with ThreadPoolExecutor(processes) as pool:

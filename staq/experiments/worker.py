@@ -44,8 +44,8 @@ def main() -> int:
                 replace_text(folder / TIMING, json.dumps(found, indent=1) + "\n")
                 return 0
             command = json.loads((folder / "config.json").read_text())["command"]
-            _, finished = runs.train(Config.load(folder), folder, command, resuming=True)
-            if finished:
+            _, stopped = runs.train(Config.load(folder), folder, command, resuming=True)
+            if not stopped:
                 replace_text(folder / FINISHED, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC\n")
                 # Of hundreds of runs they would fill the disk, and nothing resumes any more.
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -53,7 +53,7 @@ def main() -> int:
         with contextlib.suppress(OSError):  # no room even for this
             replace_text(folder / ERROR, traceback.format_exc())
         return 1
-    return 0 if finished else 2
+    return 2 if stopped else 0
 
 
 def run_in_process(folder: str, threads: int, timed: bool) -> int:

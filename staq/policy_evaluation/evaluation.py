@@ -63,8 +63,8 @@ class PolicyEvaluation(ABC):
     """Time between two checkpoints, where an iteration is shorter."""
 
     @classmethod
-    def defaults_with(cls, n_envs: int) -> dict[str, Any]:
-        """Defaults for so many environments."""
+    def defaults_with(cls, n_envs: int, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Defaults for so many environments, beside what is given."""
         return dict(cls.defaults)
 
     @property

@@ -73,7 +73,7 @@ class LambdaReturns(PolicyEvaluation):
     seconds_per_checkpoint = 20.0
 
     @classmethod
-    def defaults_with(cls, n_envs: int) -> dict[str, Any]:
+    def defaults_with(cls, n_envs: int, given: Mapping[str, Any]) -> dict[str, Any]:
         """A rollout of as many steps as the environments divide; more passes over that of a single one."""
         interval = max(1, round(ROLLOUT / n_envs)) * n_envs
         alone = {"n_epochs": EPOCHS_ALONE} if n_envs == 1 else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -51,10 +52,21 @@ class ReplayRegression(PolicyEvaluation):
             200, "gradient steps between hard copies into the target networks", at_least(1)
         )
 
+    @classmethod
+    def defaults_with(cls, n_envs: int, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Batches that are no larger than a small replay."""
+        size = given.get("buffer_size")
+        return {**cls.defaults, "batch_size": min(Shared.batch_size, size)} if isinstance(size, int) else {}
+
     def make_experience(self, shared: Shared, settings: Settings) -> Replay:
         if settings.buffer_size < self.n_envs:
             raise ValueError(
                 f"buffer_size={settings.buffer_size} is too small for a step of {self.n_envs} environments."
+            )
+        if settings.buffer_size < shared.batch_size:
+            raise ValueError(
+                f"buffer_size={settings.buffer_size} is less than batch_size={shared.batch_size}: raise the one or "
+                "lower the other."
             )
         policy = self.policy
         return Replay(

@@ -128,7 +128,7 @@ def test_learning_goes_on_after_a_stop_in_mid_iteration() -> None:
     assert model.at_boundary
     assert len(model.experience) == 200
     cut = model.experience.cut[: model.experience.length]
-    assert cut[24].all(), "after 25 steps of four environments"
+    assert not cut[24].all(), "the episodes go on after 25 steps of four environments"
     assert cut[-1].all()
 
 

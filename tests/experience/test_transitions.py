@@ -45,6 +45,11 @@ def test_the_first_observation_of_an_episode_is_checked_too() -> None:
             StaQ("MlpPolicy", kind(), **SMALL).learn(200)
 
 
+def test_what_is_too_large_for_a_network_is_named() -> None:
+    with pytest.raises(FloatingPointError, match=r"returned a reward that is beyond 1e\+15 at step 0 \(1e\+30\)"):
+        StaQ("MlpPolicy", Endless(reward=1e30), **SMALL).learn(200)
+
+
 @pytest.mark.parametrize("what", ["reward", "observation"])
 def test_nan_stops_before_it_is_stored(what: str) -> None:
     envs = [lambda i=i: Endless(bad_step=30 if i == 1 else None, bad_obs=what == "observation") for i in range(4)]
