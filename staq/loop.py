@@ -37,7 +37,7 @@ from staq.actions import Factors
 from staq.envs.masks import MaskReader, reader_for
 from staq.envs.supported import supported_env
 from staq.experience.behaviour import Behaviour
-from staq.experience.transitions import StepMasks, check_finite, is_truncated, next_observations
+from staq.experience.transitions import LARGEST, StepMasks, check_finite, is_truncated, next_observations
 from staq.hyperparameters import (
     STEPS,
     Group,
@@ -233,7 +233,7 @@ class PolicyMirrorDescent(SB3Interface):
         evaluation, settings = self.policy_evaluation, self.evaluation_settings
         self._update_learning_rate(self._optimizers())
         found = evaluation.evaluate(self.experience, self.shared, settings, self.step_size)
-        if not math.isfinite(found.loss) or not math.isfinite(found.mean_abs_q):
+        if not math.isfinite(found.loss) or found.mean_abs_q > LARGEST:
             raise self._diverged(f"the critics' loss is {found.loss:g}, their mean |q| {found.mean_abs_q:g}")
         self._n_updates += found.gradient_steps
         self.logger.record("train/loss", found.loss)

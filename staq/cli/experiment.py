@@ -96,6 +96,8 @@ def experiment_run(options: argparse.Namespace) -> None:
     asked = {name: value for name, value in request.items() if value is not None}
     print("  " + (", ".join(f"{name} {value}" for name, value in asked.items()) or "all of it"))
     if options.dry_run:
+        for run in runs:
+            print(f"  {run.state:9} {run.config.env:28} {run.variant:24} seed {run.config.seed:<4} {run.folder}")
         return
     left = backends.prepare(runs, options.line)
     save_request(out, options.name, request)
@@ -118,11 +120,13 @@ def _estimate(options: argparse.Namespace, experiment: Experiment, runs: list[Pl
     """How much there is to do, and about how long that takes."""
     left = [run for run in runs if run.state != "finished"]
     steps = sum(run.config.timesteps - run.steps_done for run in left)
-    seconds = status.seconds_left(runs, options.processes if options.backend == "local" else 1)
+    processes = options.processes if options.backend == "local" else 1
+    seconds = status.seconds_left(runs, processes)
     seconds += random_policy.seconds_left(experiment.sticky_rates, _longest(runs), out)
+    by = "one process" if processes == 1 else f"{processes} processes at once"
     return (
         f"{options.name}: {len(left)} of {len(runs)} runs to go, {steps:,} environment steps, about "
-        f"{status.in_words(seconds)}{'' if options.backend == 'local' else ' of one process'} → {out}"
+        f"{status.in_words(seconds)} with {by} → {out}"
     )
 
 

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from staq.cli import presets
+from staq.networks import kernels
 
 EXTRAS = {
     "minatar": "minatar",
+    "atari": "ale_py",
     "box2d": "Box2D",
     "baselines": "sb3_contrib",
     "mujoco": "mujoco",
@@ -57,14 +59,25 @@ def _run(folder: Path) -> None:
 
 def _machine() -> None:
     from staq.cli.runs import provenance
-    from staq.networks import kernels
 
     for name, value in provenance().items():
         print(f"{name:20} {value}")
     print(f"{'cuda':20} {torch.cuda.is_available()}")
     print(f"{'compiled kernels':20} {'yes' if kernels.available() else 'none, for want of a C compiler: slower'}")
-    for extra, module in EXTRAS.items():
-        found = importlib.util.find_spec(module) is not None
-        print(f"{'extra ' + extra:20} {'installed' if found else f'pip install staq[{extra}]'}")
+    missing = [extra for extra, module in EXTRAS.items() if importlib.util.find_spec(module) is None]
+    for extra in EXTRAS:
+        print(f"{'extra ' + extra:20} {'missing' if extra in missing else 'installed'}")
     for name in presets.names():
         print(f"{'preset ' + name:20} {presets.load(name).title}")
+    _advise(missing)
+
+
+def _advise(missing: list[str]) -> None:
+    """What to do about what is missing, at the end, where it is read."""
+    print()
+    if missing:
+        print(f"For what is missing: pip install 'staq[{','.join(missing)}]'")
+    if not kernels.available():
+        print("For the compiled kernels: install a C compiler (apt install gcc), and begin again.")
+    if not missing and kernels.available():
+        print("Nothing is missing. Begin with: staq train CartPole-v1 --preset demo")

@@ -26,6 +26,8 @@ STYLES = [
     for i in range(len(COLOURS) * len(DASHES))
 ]
 """Neighbours differ in colour and in dashes, so that either tells them apart."""
+SEEDS_OF_AN_INTERVAL = 3
+"""Of two, the 95 % interval is twelve times as wide as they are apart, and says nothing."""
 
 Kind = tuple[tuple[str, str], ...]
 
@@ -49,7 +51,7 @@ def plot(options: argparse.Namespace) -> None:
 def learning_curves(runs: list[Path], out: Path, mode: str = "greedy", apart: bool = False) -> list[str]:
     """One panel per environment, one line per kind of run: its mean and 95 % interval over seeds; thin lines are seeds.
 
-    A single seed has a line and no interval. Axes show the runs: the interval of two seeds may reach far beyond.
+    Fewer than three seeds have lines and no interval. What runs of unequal length do not share is drawn thin.
     Returns one line of text per kind: what it ended with.
 
     :param apart: a panel per kind of run instead, on the same axes, for more of them than one panel can hold
@@ -80,10 +82,12 @@ def learning_curves(runs: list[Path], out: Path, mode: str = "greedy", apart: bo
     for axis, (env, curves, scale) in zip(axes.flat, panels, strict=False):
         for curve, style in zip(curves, itertools.cycle(STYLES), strict=False):
             _draw(axis, curve, style)
-        lowest, highest = min(curve.each.min() for curve in scale), max(curve.each.max() for curve in scale)
-        margin = 0.05 * (highest - lowest) or 1.0
-        axis.set_ylim(lowest - margin, highest + margin)
-        axis.set_xlim(0, 1.02 * max(curve.steps[-1] for curve in scale))
+        drawn = [seed for curve in scale for seed in curve.seeds]
+        returns = [value for seed in drawn for value in seed.values()]
+        # A few rows that hardly differ are not to look like a rise: the axis has a tenth of their size at least.
+        margin = max(0.05 * (max(returns) - min(returns)), 0.05 * max(map(abs, returns))) or 1.0
+        axis.set_ylim(min(returns) - margin, max(returns) + margin)
+        axis.set_xlim(0, 1.02 * max(max(seed) for seed in drawn))
         axis.set(title=env, xlabel="environment steps", ylabel=f"{mode} return")
         axis.grid(alpha=0.3)
         axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
@@ -98,7 +102,7 @@ def learning_curves(runs: list[Path], out: Path, mode: str = "greedy", apart: bo
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean over seeds and half the width of its 95 % interval (none for one seed), at the steps they share."""
+    """Mean over seeds and half the width of its 95 % interval (none below three), at the steps they share."""
 
     label: str
     n_seeds: int
@@ -106,6 +110,8 @@ class Curve:
     each: np.ndarray
     """[seeds, steps]"""
     half_width: np.ndarray | None
+    seeds: list[dict[int, float]]
+    """Of each seed its returns by step, whole."""
 
     @property
     def mean(self) -> np.ndarray:
@@ -117,8 +123,13 @@ class Curve:
         return f"{self.label}, {self.n_seeds} seed{'s' if self.n_seeds > 1 else ''}"
 
     def final(self) -> str:
-        interval = "" if self.half_width is None else f" ± {self.half_width[-1]:.1f} (95 %)"
-        return f"{self.title}: {self.mean[-1]:.1f}{interval} at {self.steps[-1]} steps"
+        """What it ended with, and whether some of its runs went on."""
+        spread = "" if self.half_width is None else f" ± {self.half_width[-1]:.1f} (95 %)"
+        if self.n_seeds == 2:
+            spread = " ({:.1f} and {:.1f})".format(*sorted(self.each[:, -1]))
+        longest = max(max(seed) for seed in self.seeds)
+        cut = f"; the longest has {longest}, and means end with the shortest" if longest > self.steps[-1] else ""
+        return f"{self.title}: {self.mean[-1]:.1f}{spread} at {self.steps[-1]} steps{cut}"
 
 
 def seed_curve(label: str, seeds: list[list[Returns]]) -> Curve:
@@ -129,10 +140,10 @@ def seed_curve(label: str, seeds: list[list[Returns]]) -> Curve:
         raise ValueError(f"The runs of {label} were evaluated at different steps: plot them one by one.")
     values = np.array([[rows[step] for step in steps] for rows in by_step])  # [seeds, steps]
     n = len(values)
-    if n == 1:
-        return Curve(label, n, steps, values, None)
+    if n < SEEDS_OF_AN_INTERVAL:
+        return Curve(label, n, steps, values, None, by_step)
     half_width = stats.t.ppf(0.975, n - 1) * values.std(0, ddof=1) / math.sqrt(n)
-    return Curve(label, n, steps, values, half_width)
+    return Curve(label, n, steps, values, half_width, by_step)
 
 
 def _draw(axis: Any, curve: Curve, style: dict[str, Any]) -> None:
@@ -140,7 +151,9 @@ def _draw(axis: Any, curve: Curve, style: dict[str, Any]) -> None:
     if curve.half_width is not None:
         low, high = curve.mean - curve.half_width, curve.mean + curve.half_width
         axis.fill_between(curve.steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
-        axis.plot(curve.steps, curve.each.T, color=style["color"], linewidth=0.7, alpha=0.6)
+    if curve.n_seeds > 1:
+        for seed in curve.seeds:
+            axis.plot(list(seed), list(seed.values()), color=style["color"], linewidth=0.7, alpha=0.6)
 
 
 def kind_of(config: Config) -> Kind:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from typing import Any
 
 import gymnasium
@@ -49,6 +51,9 @@ def make_env(env_id: str, actions: str | None = None, render_mode: str | None = 
 
 
 def _made(env_id: str, render_mode: str | None) -> gymnasium.Env[Any, Any]:
+    module = env_id.rpartition(":")[0]
+    if module and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # where python itself looks for a module, and an installed command does not
     try:
         if is_atari(env_id):
             return make_atari(env_id, render_mode)
@@ -59,5 +64,12 @@ def _made(env_id: str, render_mode: str | None) -> gymnasium.Env[Any, Any]:
         extra = next((name for word, name in EXTRA_OF.items() if word in str(error)), None)
         hint = f" Install it with: pip install 'staq[{extra}]'" if extra else ""
         raise ModuleNotFoundError(f"{env_id} needs a package that is not installed ({error}).{hint}") from error
+    except ModuleNotFoundError as error:
+        if getattr(error.__cause__, "name", None) != module.partition(".")[0]:
+            raise  # it is there, and needs another one
+        raise ModuleNotFoundError(
+            f"There is no module {module!r} of {env_id}, neither installed nor in {os.getcwd()}: run staq in the "
+            "folder that holds it, or name that folder in PYTHONPATH."
+        ) from error
     except gymnasium.error.Error as error:
         raise ValueError(f"The environment {env_id!r} cannot be made: {error}") from error

@@ -55,7 +55,7 @@ def as_tensor(array: Any, device: torch.device) -> torch.Tensor:
 
 
 LARGEST = 1e15
-"""Squares of gradients by larger observations are infinite in float32, and Adam then stands still without a word."""
+"""Of what a network sees and learns: squares of more, in a loss or in Adam, are soon infinite in float32."""
 
 
 def check_finite(what: str, values: Any, step: int) -> None:

@@ -71,6 +71,7 @@ class LambdaReturns(PolicyEvaluation):
     }
     policy_defaults: ClassVar[Mapping[str, Any]] = {"norm": "layer", "optimizer_class": "RAdam"}
     seconds_per_checkpoint = 20.0
+    _warned = False
 
     @classmethod
     def defaults_with(cls, n_envs: int, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +102,8 @@ class LambdaReturns(PolicyEvaluation):
         """Linear to 0; a schedule of the user's own stays as it is, unless ``lr_decay_steps`` is given too."""
         if settings.lr_decay_steps is not None:
             left = max(0.0, 1.0 - progress.steps_collected / settings.lr_decay_steps)
-            if left == 0.0:
+            if left == 0.0 and not self._warned:
+                self._warned = True
                 warnings.warn(
                     f"After lr_decay_steps={settings.lr_decay_steps} the learning rate is 0 and nothing is learned any "
                     "more: raise it.",

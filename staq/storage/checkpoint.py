@@ -127,7 +127,8 @@ def resume(model: Model, folder: str | Path) -> Model:
     """Put a model, built with the same arguments and environments, where the newest checkpoint was taken.
 
     ``model.learn(total - model.num_timesteps, reset_num_timesteps=False)`` then continues bit for bit as if the
-    run had never stopped. Environments whose state is not plain data begin new episodes, with a warning.
+    run had never stopped. Environments whose state cannot be restored begin new episodes, with a warning that
+    says why.
     """
     folder = Path(folder)
     state, training = newest_state(folder), training_state(model)

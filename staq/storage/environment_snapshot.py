@@ -10,6 +10,7 @@ offers the whole of its own as arrays.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import deque
 from typing import Any
 
@@ -48,28 +49,44 @@ def restore(root: object, state: Plain) -> None:
 
 
 def restores_exactly(env: VecEnv) -> bool:
-    """Whether environments like those of ``env`` continue exactly from a snapshot: tried on two of their kind.
+    """Whether environments like those of ``env`` continue exactly from a snapshot."""
+    return why_not_exactly(env) is None
 
-    One is brought into the middle of an episode, its snapshot is restored into the other, and both go on with the same
-    actions: they must agree.
+
+def why_not_exactly(env: VecEnv) -> str | None:
+    """Why environments like those of ``env`` do not continue exactly from a snapshot, if they do not.
+
+    It is tried on two of their kind: one is brought into the middle of an episode, its snapshot is restored into the
+    other, and both go on with the same actions. They must agree.
     """
     base = env
     while isinstance(base, VecEnvWrapper):
         base = base.venv
     if not isinstance(base, DummyVecEnv):
-        return False  # the environments live in other processes
+        return "they live in other processes"
     original: gymnasium.Env[Any, Any] = base.envs[0]
     while isinstance(original, Monitor):  # its state is plain data
         original = original.env
-    if original.spec is None:
-        return False  # made by hand: there is no second one to try with
     try:
+        with contextlib.ExitStack() as closing:
+            one, other = _two_like(original, closing)
+            alike = _continue_alike(one, other)
+    except Exception as error:  # whatever a physics engine raises when half of its state is old: it means no
+        return f"a trial of restoring their state failed ({type(error).__name__}: {error})"
+    return None if alike else "a trial showed that not all of their state can be restored"
+
+
+def _two_like(
+    original: gymnasium.Env[Any, Any], closing: contextlib.ExitStack
+) -> tuple[gymnasium.Env[Any, Any], gymnasium.Env[Any, Any]]:
+    """Two new environments, or two copies of one that Gymnasium cannot make as it is."""
+    if original.spec is not None:
         # The specification of a wrapped environment has its wrappers, or says that it cannot make them.
-        pair = [contextlib.closing(gymnasium.make(original.spec)) for _ in range(2)]
-        with pair[0] as one, pair[1] as other:
-            return _layers(original) <= _layers(one) and _continue_alike(one, other)
-    except Exception:  # whatever a physics engine raises when half of its state is old: it means no
-        return False
+        with contextlib.suppress(Exception):
+            one, other = (closing.enter_context(contextlib.closing(gymnasium.make(original.spec))) for _ in range(2))
+            if _layers(original) <= _layers(one):
+                return one, other
+    return copy.deepcopy(original), copy.deepcopy(original)
 
 
 def _layers(env: gymnasium.Env[Any, Any]) -> set[type]:

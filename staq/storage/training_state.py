@@ -23,7 +23,7 @@ from staq.experience.transitions import copied
 from staq.hyperparameters import settings_of
 from staq.loop import PolicyMirrorDescent
 from staq.storage.atomic_files import DamagedFile, read
-from staq.storage.environment_snapshot import CannotRestore, restore, snapshot
+from staq.storage.environment_snapshot import CannotRestore, restore, snapshot, why_not_exactly
 
 SB3_TRANSITION = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 Segments = list[tuple[str, int]]
@@ -122,7 +122,9 @@ class TrainingState(ABC):
         env.reset()  # some parts of an environment are made at its first reset
         try:
             if state["env"] is None:
-                raise CannotRestore("their state is not plain data")
+                raise CannotRestore(
+                    why_not_exactly(env) or "the checkpoint was written where they could not be restored"
+                )
             restore(env, state["env"])
             model._last_obs = state["last_obs"]
             return

@@ -37,7 +37,10 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setattr(experiments, "load", lambda name: experiment)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["experiment", "run", "tiny", "--budget", "0.5", "--seeds", "1", "--dry-run"]) == 0
-    assert "1 of 1 runs to go, 5,000 environment steps" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "1 of 1 runs to go, 5,000 environment steps" in out
+    assert re.search("with (one process|[0-9]+ processes at once) →", out)
+    assert re.search(r"planned +\S+ +\S.* seed 0 ", out), "each run is listed"
     assert not (tmp_path / "experiments").exists()
     assert cli.main(["experiment", "status", "tiny"]) == 1
     assert "holds no experiment" in capsys.readouterr().err

@@ -25,7 +25,7 @@ def test_plot_joins_seeds_and_tells_kinds_apart(run: Path, capsys: pytest.Captur
     assert imageio.imread("curves.png").shape[0] > 300
     out = capsys.readouterr().out
     assert re.search(
-        r"CartPole-v1  StaQ M=3, learning_rate=0.0001, 2 seeds: [\d.]+ ± [\d.]+ \(95 %\) at 800 steps", out
+        r"CartPole-v1  StaQ M=3, learning_rate=0.0001, 2 seeds: [\d.]+ \([\d.]+ and [\d.]+\) at 800 steps\n", out
     )
     assert re.search(r"exact PMD, 1 seed: [\d.]+ at 800 steps", out), "one seed has no interval"
     assert cli.main(["plot", "run", "seed6", "exact", "faster", "--apart", "--out", "apart.png"]) == 0
@@ -51,3 +51,15 @@ def test_an_interval_over_seeds_by_hand() -> None:
     assert curve.half_width is not None
     assert curve.half_width[0] == pytest.approx(4.3027 * np.sqrt(7 / 3), rel=1e-4)
     assert seed_curve("one", seeds[:1]).half_width is None
+    assert seed_curve("two", seeds[:2]).half_width is None
+    assert seed_curve("two", seeds[:2]).final() == "two, 2 seeds: 1.5 (1.0 and 2.0) at 10 steps"
+
+
+def test_runs_of_unequal_length_are_said_to_be() -> None:
+    long, short = ([Returns(step, "greedy", 1, 1.0, 0.0, 1.0, 1.0, 0.0) for step in steps] for steps in ([1, 2], [1]))
+    curve = seed_curve("both", [long, short])
+    assert (
+        curve.final()
+        == "both, 2 seeds: 1.0 (1.0 and 1.0) at 1 steps; the longest has 2, and means end with the shortest"
+    )
+    assert curve.seeds[0] == {1: 1.0, 2: 1.0}, "and is drawn whole"

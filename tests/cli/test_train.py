@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +13,7 @@ import pytest
 
 from staq.cli import main as cli
 from staq.cli import presets
+from staq.cli.rollouts import read_rows
 from staq.cli.runs import Config, _log_interval, build, configured
 from staq.cli.train import overrides
 from staq.envs.make import make_envs
@@ -94,8 +99,10 @@ def test_the_policy_can_be_overridden() -> None:
 
 def test_help_says_what_every_hyperparameter_is(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["train", "--help"])
+        cli.main(["train", "--help-all"])
     text = " ".join(capsys.readouterr().out.split())
+    for group in ("every algorithm", "--evaluation replay", "--evaluation lambda", "natgrad", "baselines"):
+        assert f"hyperparameters of {group}:" in text
     assert "discount factor [0.99]" in text
     assert (
         "states per gradient step, of the critics and of an actor "
@@ -105,6 +112,79 @@ def test_help_says_what_every_hyperparameter_is(capsys: pytest.CaptureFixture[st
     assert (
         "how many Q-functions the policy consists of; None keeps all (exact mirror descent) [300: staq; None:" in text
     )
+
+
+def test_help_fits_the_eye(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) < 55
+    assert text.index("--timesteps") < text.index("--evaluation") < text.index("--memory-size")
+    assert "--kl-weight" not in text
+    assert "--help-all" in text
+
+
+def test_errors_come_before_the_settings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert train("run", "--batch-size", "600") == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "staq: buffer_size=500 is less than batch_size=600: raise the one or lower the other.\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_start_into_the_same_folder_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have found it free, and one was faster."""
+    monkeypatch.setattr("staq.cli.runs._weights_and_biases", lambda *_: Path("run").mkdir() or nullcontext())
+    assert train("run") == 1
+    assert "run exists, and no run is ever overwritten: name another --out" in capsys.readouterr().err
+
+
+def test_a_short_run_is_evaluated_every_iteration() -> None:
+    assert cli.main(["train", "CartPole-v1", "--timesteps", "800", "--out", "run", *FAST]) == 0
+    assert [row.timesteps for row in read_rows(Path("run")) if row.mode == "greedy"] == [200, 400, 600, 800]
+
+
+def test_the_end_is_that_of_an_iteration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("run", steps=450) == 0
+    assert "after 600 steps" in capsys.readouterr().out
+
+
+def test_divergence_names_the_last_good_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("run", "--learning-rate", "1e9", "--policy-kwargs", "{net_arch=[64,64]}") == 1
+    err = capsys.readouterr().err
+    assert "Training diverged in iteration 1" in err
+    assert "The last good checkpoint in run/checkpoints was still to come" in err
+
+
+def test_the_same_warning_is_shown_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("staq.cli.info._machine", lambda: [warnings.warn(f"{i // 2}", stacklevel=2) for i in range(4)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # as it is where other packages make Python forget what it has shown
+        assert cli.main(["info"]) == 0
+    assert capsys.readouterr().err == "staq: 0\nstaq: 1\n"
+
+
+MODULE = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+gymnasium.register("Mine-v0", entry_point=CartPoleEnv, max_episode_steps=20)
+"""
+
+
+def test_an_environment_of_a_module_in_this_folder(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(Path.cwd()))])
+    monkeypatch.delitem(sys.modules, "my_games", raising=False)
+    assert train("run", env="my_games:Mine-v0", steps=200) == 1
+    assert "There is no module 'my_games' of my_games:Mine-v0, neither installed nor in" in capsys.readouterr().err
+    Path("my_games.py").write_text(MODULE)
+    importlib.invalidate_caches()
+    assert train("run", env="my_games:Mine-v0", steps=200) == 0
 
 
 def test_a_number_of_steps_is_finite(capsys: pytest.CaptureFixture[str]) -> None:

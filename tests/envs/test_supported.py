@@ -22,6 +22,7 @@ from tests.conftest import Endless, small_model
         ({"action_space": spaces.Box(-1, 1, (2,), dtype=np.int64)}, "whole numbers.*MultiDiscrete"),
         ({"action_space": spaces.MultiDiscrete([1, 1])}, "single action"),
         ({"action_space": spaces.Discrete(1)}, "single action"),
+        ({"observation_space": spaces.Text(5)}, "no support for observations of Text"),
         ({"observation_space": spaces.Tuple([spaces.Discrete(2)])}, "Tuple observations.*FlattenObservation"),
     ],
 )

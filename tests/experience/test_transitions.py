@@ -46,7 +46,7 @@ def test_the_first_observation_of_an_episode_is_checked_too() -> None:
 
 
 def test_what_is_too_large_for_a_network_is_named() -> None:
-    with pytest.raises(FloatingPointError, match=r"returned a reward that is beyond 1e\+15 at step 0 \(1e\+30\)"):
+    with pytest.raises(FloatingPointError, match=r"returned a reward that is beyond 1e\+15 at step 0 \(1.0.*e\+30\)"):
         StaQ("MlpPolicy", Endless(reward=1e30), **SMALL).learn(200)
 
 

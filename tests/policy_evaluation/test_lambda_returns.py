@@ -246,8 +246,9 @@ def test_the_learning_rate_falls_to_nothing_over_the_run_or_as_said() -> None:
         return seen
 
     assert rates(lambda_model(learning_rate=1.0), 800) == pytest.approx([1.0, 0.75, 0.5, 0.25])
-    with pytest.warns(UserWarning, match="lr_decay_steps=400 the learning rate is 0"):
+    with pytest.warns(UserWarning, match="lr_decay_steps=400 the learning rate is 0") as caught:
         assert rates(lambda_model(learning_rate=1.0, lr_decay_steps=400), 800) == pytest.approx([1.0, 0.5, 0.0, 0.0])
+    assert len(caught) == 1, "once, though it holds for two iterations"
     assert rates(lambda_model(learning_rate=lambda left: 1e-3), 400) == [1e-3] * 2
     actor = lambda_model(algorithm="ACMProj", learning_rate=1.0)
     actor.learn(400)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import random
+import threading
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
-from staq.storage.environment_snapshot import CannotRestore, restore, restores_exactly, snapshot
-from tests.conftest import Endless
+from staq import Checkpoints, StaQ, resume
+from staq.storage.environment_snapshot import CannotRestore, restore, restores_exactly, snapshot, why_not_exactly
+from tests.conftest import SMALL, Endless, assert_identical
 
 
 @pytest.mark.parametrize(
@@ -64,10 +70,36 @@ def test_what_is_not_plain_data_is_found_out() -> None:
         del gymnasium.registry["Goals-v0"]
 
 
-def test_an_environment_made_by_hand_is_not_trusted() -> None:
-    from stable_baselines3.common.vec_env import DummyVecEnv
+def test_an_environment_made_by_hand_is_tried_on_copies() -> None:
+    assert restores_exactly(DummyVecEnv([lambda: TimeLimit(Endless(), 7)]))
+    reason = why_not_exactly(DummyVecEnv([GoalsOfTheEpisode]))
+    assert reason == "a trial showed that not all of their state can be restored"
+    assert "TypeError: cannot pickle" in (why_not_exactly(DummyVecEnv([WithAFile])) or "")
 
-    assert not restores_exactly(DummyVecEnv([Endless]))
+
+class WithAFile(Endless):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_a_run_on_an_environment_made_by_hand_resumes_exactly(tmp_path: Path) -> None:
+    def fresh(total: int, **saving: Any) -> StaQ:
+        envs = DummyVecEnv([lambda: Monitor(TimeLimit(Endless(), 7))] * 4)
+        envs.seed(3)
+        return StaQ("MlpPolicy", envs, **SMALL).learn(total, **saving)
+
+    fresh(400, callback=Checkpoints(tmp_path))
+    resumed = resume(fresh(0), tmp_path).learn(400, reset_num_timesteps=False)
+    assert_identical(resumed, fresh(800))
+
+
+def test_the_reason_for_new_episodes_is_the_true_one(tmp_path: Path) -> None:
+    envs = make_vec_env("CartPole-v1", 2, vec_env_cls=SubprocVecEnv)
+    model = StaQ("MlpPolicy", envs, **SMALL).learn(200, callback=Checkpoints(tmp_path))
+    with pytest.warns(UserWarning, match="begin new episodes, since they live in other processes; all else"):
+        resume(model, tmp_path)
+    envs.close()
 
 
 def test_a_shared_generator_stays_shared() -> None:
