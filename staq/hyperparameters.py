@@ -188,7 +188,7 @@ NO_MEANING_HERE = {
 }
 """Arguments of SB3's DQN that are accepted and ignored, and why."""
 HAPPENS_ANYWAY: dict[str, Callable[[Any, Mapping[str, Any]], bool]] = {
-    "learning_starts": lambda value, all_: value <= all_["policy_update_interval"],
+    "learning_starts": lambda value, all_: is_number(value) and value <= all_["policy_update_interval"],
     "tau": lambda value, _: value == 1,
     "replay_buffer_class": lambda value, _: value is None,
     "replay_buffer_kwargs": lambda value, _: not value or value == {"handle_timeout_termination": True},

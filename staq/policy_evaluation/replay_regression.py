@@ -55,8 +55,9 @@ class ReplayRegression(PolicyEvaluation):
     @classmethod
     def defaults_with(cls, n_envs: int, given: Mapping[str, Any]) -> dict[str, Any]:
         """Batches that are no larger than a small replay."""
+        usual = {"batch_size": Shared.batch_size, **cls.defaults}
         size = given.get("buffer_size")
-        return {**cls.defaults, "batch_size": min(Shared.batch_size, size)} if isinstance(size, int) else {}
+        return usual | {"batch_size": min(usual["batch_size"], size)} if isinstance(size, int) else usual
 
     def make_experience(self, shared: Shared, settings: Settings) -> Replay:
         if settings.buffer_size < self.n_envs:
