@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from staq.networks.architecture import OUTPUT_BIAS, Architecture
+from staq.networks.stacked_module import StackedModule
 
 
 class QEnsemble(nn.Module):
@@ -27,6 +28,15 @@ class QEnsemble(nn.Module):
     @property
     def weights(self) -> dict[str, torch.Tensor]:
         return {name: getattr(self, _attribute(name)) for name in self.names}
+
+    @property
+    def features_extractor(self) -> nn.Module:
+        """SB3's name: the features extractor of the first network, if there is one, to look at."""
+        if not isinstance(self.architecture, StackedModule):
+            raise AttributeError("This network has convolutions and layers of its own, and no features extractor.")
+        found = self.architecture.module_of(self.weights)[0]  # type: ignore[index]  # the layers come after it
+        assert isinstance(found, nn.Module)
+        return found
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """q of each network. → [E, A, B]"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,14 @@ class StackedModule(Architecture):
         built = self.build()
         buffers = {name: w for name, w in built.named_buffers() if name in self.statistics}
         return {name: w.detach() for name, w in (*built.named_parameters(), *buffers.items())}
+
+    def module_of(self, weights: Weights) -> nn.Module:
+        """The first of N networks, below its output layer, as the module it is made of; it shares the weights."""
+        module = copy.deepcopy(self.template)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if name in weights:
+                tensor.data = weights[name].detach()[0]
+        return module
 
     def inputs(self, obs: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
         return self.preprocessed(obs) if self.parts is None else self.preprocessed_parts(obs)

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT
+from staq.networks.conv_mlp import ConvMlp
 from staq.networks.ensemble import QEnsemble
 from staq.networks.gradients import backpropagation
 from staq.policies import _custom_architecture
@@ -67,6 +68,20 @@ def test_batch_statistics_follow_the_networks_that_learn() -> None:
     torch.testing.assert_close(architecture.q_values(learning.weights, obs[:1]), q[..., :1])
     one_by_one = torch.stack([module.eval()(obs) for module in modules])
     torch.testing.assert_close(architecture.hidden(learning.weights, obs), one_by_one)
+
+
+def test_the_features_extractor_can_be_looked_at() -> None:
+    """Under SB3's name; of the network as it is, not as it was."""
+    torch.manual_seed(0)
+    networks = QEnsemble(_custom_architecture(VECTOR, 3, Normed, {}, [5], nn.ReLU, True), 2)
+    extractor: Any = networks.features_extractor
+    assert isinstance(extractor, Normed)
+    backpropagation(networks, 32).forward(torch.randn(32, 5) + 1)
+    (mean,) = (w for name, w in networks.weights.items() if name.endswith("running_mean"))
+    assert mean.abs().max() > 0
+    assert torch.equal(extractor.norm.running_mean, mean[0])
+    with pytest.raises(AttributeError):
+        _ = QEnsemble(ConvMlp(VECTOR, 3, [5]), 2).features_extractor
 
 
 def test_statistics_without_a_momentum_are_refused() -> None:
