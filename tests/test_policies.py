@@ -60,6 +60,15 @@ def test_an_extractor_stands_in_for_the_convolutions_only() -> None:
     assert not any(name.startswith("1.") for name in model.policy.q_net.names)
 
 
+def test_large_images_are_known_by_their_shape() -> None:
+    """Floats are no images to SB3, which leaves their axes as they are; boards of ten planes are no such images."""
+    for shape, first in (((3, 40, 48), True), ((40, 48, 3), False), ((10, 10, 10), False)):
+        env = DummyVecEnv([lambda shape=shape: Endless(observation_space=spaces.Box(-1, 1, shape))])
+        model = StaQ("CnnPolicy", env, policy_kwargs={"features_extractor_kwargs": {"features_dim": 24}}, **SMALL)
+        assert model.policy.architecture.channels_last is not first
+        assert model.policy.architecture.hidden_size == (128 if shape == (10, 10, 10) else 24)
+
+
 def test_an_activation_may_be_named() -> None:
     model = small(StaQ, {"activation_fn": "Tanh"})
     assert type(model.policy.architecture.activation) is nn.Tanh

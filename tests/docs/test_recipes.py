@@ -26,7 +26,7 @@ def test_your_own_policy_update(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["plot", "runs/average", "--out", "curve.png"]) == 0
         assert "weight average, 1 seed" in capsys.readouterr().out
         with pytest.raises(SystemExit):
-            main(["train", "--help"])
+            main(["train", "--help-all"])
         assert "how much of the critics' weights enters the average" in " ".join(capsys.readouterr().out.split())
         policy, _ = load_policy("runs/average/model")
         assert np.ptp(policy.action_probabilities(np.array([0.1, 0.1, 0.2, 0.3], dtype=np.float32))) > 0.01
