@@ -13,7 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from staq import Checkpoints, ExactPMD, Snapshots, StaQ, load_policy
 from staq.policy_improvement.audit import LEAST_STATES, audit
 from staq.policy_improvement.mirror_descent import kl_divergence
-from staq.storage.atomic_files import DamagedFile
+from staq.storage.plain_data import DamagedFile
 from staq.storage.snapshots import read_snapshots
 from tests.conftest import StopAt, TinyExtractor, assert_identical, lambda_model, small_model
 from tests.storage.conftest import finish
@@ -168,7 +168,7 @@ def test_an_actor_has_no_snapshots(tmp_path: Path) -> None:
 
 def test_snapshots_with_a_gap(tmp_path: Path) -> None:
     small_model(**MERGED).learn(1000, callback=Snapshots(tmp_path))
-    (tmp_path / "push-000002.pt").unlink()
+    (tmp_path / "push-000002.safetensors").unlink()
     with pytest.raises(DamagedFile, match="push 2"):
         list(read_snapshots(tmp_path))
     with pytest.raises(FileNotFoundError, match="--keep-snapshots"):

@@ -18,7 +18,7 @@ from staq.actions import ActionCodec
 from staq.storage.atomic_files import read, write_atomically
 from staq.storage.training_state import random_state, set_random_state
 
-PARAMETERS = "parameters.pt"
+PARAMETERS = "parameters.safetensors"
 
 
 class SB3Policy:

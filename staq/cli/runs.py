@@ -42,7 +42,7 @@ from staq.hyperparameters import chosen
 from staq.loop import PolicyMirrorDescent
 from staq.registry import ALGORITHMS
 from staq.storage.atomic_files import locked, replace_text
-from staq.storage.checkpoint import Checkpoints, newest_state, resume
+from staq.storage.checkpoint import Checkpoints, holds_checkpoints, newest_state, resume
 from staq.storage.snapshots import Snapshots
 from staq.version import __version__
 
@@ -273,7 +273,7 @@ def _ended_before_its_first_checkpoint(config: Config, folder: Path) -> bool:
     first = config.hyperparameters.get("policy_update_interval", BASELINES_SAVE_EVERY)
     # Twice, since the rollouts of PPO and TRPO do not end where checkpoints are due.
     short = all(row.timesteps <= 2 * first for row in read_rows(folder))
-    return short and not any((folder / "checkpoints").glob("state-*.pt"))
+    return short and not holds_checkpoints(folder / "checkpoints")
 
 
 def build(config: Config, env: VecEnv) -> BaseAlgorithm:

@@ -76,7 +76,7 @@ def theory_averaging(options: argparse.Namespace) -> None:
     for name in options.envs:
         study, unfinished = (
             averaging.Study(averaging.ENVIRONMENTS[name](), n_seeds),
-            options.out / f"{name}.unfinished.pt",
+            options.out / f"{name}.unfinished.safetensors",
         )
         if unfinished.exists():
             study.restore(unfinished)

@@ -147,4 +147,4 @@ class UnlimitedStack(Stack):
 def file_name(entry: Entry) -> str:
     """Of an entry's networks in a checkpoint: a range of pushes is merged once, so its name says which they are."""
     pushes = f"{entry.last:06d}" if entry.n_pushes == 1 else f"{entry.first:06d}-{entry.last:06d}"
-    return f"frozen-{pushes}.pt"
+    return f"frozen-{pushes}.safetensors"

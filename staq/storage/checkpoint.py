@@ -2,12 +2,13 @@
 
 A folder of checkpoints holds three kinds of files, each written once:
 
-    frozen-000123.pt   the networks of push 123 (frozen-000120-000123.pt: those merged of four pushes)
-    replay-000124.pt   the transitions collected since the checkpoint before the 124th iteration's
-    state-000124.pt    everything else after 124 iterations, and the names of the files that belong to it
+    frozen-000123.safetensors   the networks of push 123 (frozen-000120-000123.safetensors: merged of four pushes)
+    replay-000124.safetensors   the transitions collected since the checkpoint before the 124th iteration's
+    state-000124.safetensors    everything else after 124 iterations, and the names of the files that belong to it
 
 so that a checkpoint costs what an iteration changed, not what has been gathered so far (``atomic_files`` says how they
-are written). SB3's models have no iterations: theirs are numbered by environment steps. The two newest states are
+are written). All of it is data, the states of environments too (``environment_snapshot``), so that resuming needs
+nobody's trust. SB3's models have no iterations: theirs are numbered by environment steps. The two newest states are
 retained, so a damaged one loses one iteration.
 """
 
@@ -25,11 +26,12 @@ from typing import Any, TypeVar
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
-from staq.storage.atomic_files import DamagedFile, read, verified_content, write_atomically
+from staq.storage.atomic_files import FORMAT, read, write_atomically
 from staq.storage.environment_snapshot import restores_exactly
+from staq.storage.plain_data import DamagedFile
 from staq.storage.training_state import Segments, TrainingState, newest_rows, rows_of, training_state
 
-FORMAT = 3
+STATES = "state-*.safetensors"
 RETAINED_STATES = 2
 Model = TypeVar("Model", bound=BaseAlgorithm)
 
@@ -67,7 +69,7 @@ class Checkpoints(BaseCallback):
             self.seconds = self.training.seconds_per_checkpoint
         self.folder.mkdir(parents=True, exist_ok=True)
         self.env_restores = restores_exactly(self.training_env)
-        if not any(self.folder.glob("state-*.pt")):
+        if not holds_checkpoints(self.folder):
             return
         state = newest_state(self.folder)
         if state["run"] != self.training.run_id or state["progress"] > self.training.progress:
@@ -113,11 +115,11 @@ class Checkpoints(BaseCallback):
             if training.replay is not None:
                 unwritten = None if self.steps_written is None else self._steps - self.steps_written
                 new_rows = rows_of(training.replay, unwritten)
-                segment = f"replay-{number}.pt"
+                segment = f"replay-{number}.safetensors"
                 write_atomically(self.folder / segment, newest_rows(training.replay, new_rows))
                 self.segments = still_needed([*self.segments, (segment, new_rows)], training.replay.size())
-            state = training.capture(self.segments, self.env_restores) | {"format": FORMAT, "steps": self._steps}
-            write_atomically(self.folder / f"state-{number}.pt", state)
+            state = training.capture(self.segments, self.env_restores) | {"steps": self._steps}
+            write_atomically(self.folder / f"state-{number}.safetensors", state)
         self.last, self.steps_written, self.written_at = training.progress, self._steps, time.monotonic()
         self.retained = [*self.retained, files_of(state)][-RETAINED_STATES:]
         delete_unused(self.folder, self.retained)
@@ -164,23 +166,32 @@ def delete_unused(folder: Path, retained: list[set[str]]) -> None:
     """Deletes every file of a checkpoint that is of none of the retained states."""
     used = set().union(*retained)
     for path in folder.iterdir():
-        if re.fullmatch(r"(state|frozen|replay)-\d+(-\d+)?\.pt(\.partial)?", path.name) and path.name not in used:
+        if re.fullmatch(r"(state|frozen|replay)-\d+(-\d+)?\.safetensors(\.partial)?", path.name) and path.name not in used:
             path.unlink()
+
+
+def holds_checkpoints(folder: Path) -> bool:
+    """Whether there is anything to resume, of this version or an older one."""
+    return any(folder.glob("state-*"))
 
 
 def newest_state(folder: Path) -> dict[str, Any]:
     """The newest state whose files are all whole; says so when it is not the newest of all."""
-    candidates = sorted(folder.glob("state-*.pt"), key=_number, reverse=True)
+    candidates = sorted(folder.glob(STATES), key=_number, reverse=True)
     if not candidates:
+        if any(folder.glob("state-*.pt")):
+            raise ValueError(
+                f"{folder} holds checkpoints of format 3, which staq 0.1.0 wrote as .pt files, and this version reads "
+                f"format {FORMAT}: finish the run with the commit that its config.json names, or begin it anew in "
+                "another folder."
+            )
         raise FileNotFoundError(f"{folder} holds no checkpoint: there is nothing to resume.")
     problems = []
     for path in candidates:
         try:
             state = read(path)
-            if state["format"] != FORMAT:
-                raise DamagedFile(f"{path.name} has format {state['format']}, this version reads {FORMAT}")
-            for name in files_of(state):
-                verified_content(folder / name)
+            for name in files_of(state) - {path.name}:
+                read(folder / name)
         except DamagedFile as problem:
             problems.append(str(problem))
             continue
@@ -197,7 +208,7 @@ def _number(path: Path) -> int:
 def _earlier_states(folder: Path, progress: int) -> list[dict[str, Any]]:
     """States before the given one, oldest first; damaged ones are of no use any more."""
     earlier = []
-    for path in sorted(folder.glob("state-*.pt"), key=_number):
+    for path in sorted(folder.glob(STATES), key=_number):
         with contextlib.suppress(DamagedFile):
             state = read(path)
             if state["progress"] < progress:
@@ -207,7 +218,7 @@ def _earlier_states(folder: Path, progress: int) -> list[dict[str, Any]]:
 
 def files_of(state: dict[str, Any]) -> set[str]:
     segments = {name for name, _ in state["replay"]["segments"]}
-    return {f"state-{state['progress']:06d}.pt", *state["frozen"], *segments}
+    return {f"state-{state['progress']:06d}.safetensors", *state["frozen"], *segments}
 
 
 def _check_identity(training: TrainingState, saved: dict[str, Any]) -> None:

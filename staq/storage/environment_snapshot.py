@@ -28,6 +28,7 @@ _MUJOCO = "__mujoco__"
 _SKIPPED = object()
 _CONSTANT = (gymnasium.Space, gymnasium.envs.registration.EnvSpec, type)
 _SCALARS = (bool, int, float, str, bytes, type(None))
+_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 PROBE_STEPS = 60
 # Grows with the run, and nothing that follows depends on it.
 _MONITOR_HISTORY = ("episode_returns", "episode_lengths", "episode_times")
@@ -168,11 +169,16 @@ def _restored(current: Any, state: Plain, path: str) -> Any:
             raise CannotRestore(f"{path} was an object when the snapshot was taken and is {current!r} now")
         for name, item in state[_OBJECT].items():
             # Frozen dataclasses hold constants only, but say so by refusing assignment.
+            if name.startswith("__"):
+                raise CannotRestore(f"{path}.{name} is no attribute of an environment")
             object.__setattr__(current, name, _restored(getattr(current, name, None), item, f"{path}.{name}"))
         return current
     if isinstance(state, dict) and _GENERATOR in state:
         if not isinstance(current, np.random.Generator):  # made on first use
-            current = np.random.Generator(getattr(np.random, state[_GENERATOR]["bit_generator"])())
+            kind = state[_GENERATOR]["bit_generator"]
+            if kind not in _BIT_GENERATORS:
+                raise CannotRestore(f"{path} was drawn from by {kind!r}, which is no generator of NumPy's")
+            current = np.random.Generator(getattr(np.random, kind)())
         current.bit_generator.state = state[_GENERATOR]
         return current
     if isinstance(state, dict) and _RANDOM_STATE in state:

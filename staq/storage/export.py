@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import warnings
 from functools import partial as partially
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from gymnasium import spaces
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN
@@ -22,6 +19,7 @@ from staq.actions import BoundaryActions
 from staq.networks.conv_mlp import ConvMlp, activation_named
 from staq.policies import StaQPolicy
 from staq.policy_improvement.stack import Stack
+from staq.storage.spaces import describe_space, space_from
 from staq.version import __version__
 
 if TYPE_CHECKING:
@@ -188,50 +186,3 @@ def _extractor(description: dict[str, Any]) -> dict[str, Any]:
     if named is None:
         return {}
     return {"features_extractor_class": EXTRACTORS[named["class"]], "features_extractor_kwargs": named["arguments"]}
-
-
-def describe_space(space: spaces.Space) -> dict[str, Any]:
-    """A space as JSON."""
-    if isinstance(space, spaces.Box):
-        bounds = {"low": _bound(space.low), "high": _bound(space.high)}
-        return {"type": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
-    if isinstance(space, spaces.Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
-    if isinstance(space, spaces.MultiDiscrete):
-        sizes = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
-        return {"type": "MultiDiscrete", **sizes, "dtype": str(space.dtype)}
-    if isinstance(space, spaces.MultiBinary):
-        return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
-    if isinstance(space, spaces.Dict):
-        return {"type": "Dict", "spaces": {key: describe_space(inner) for key, inner in space.spaces.items()}}
-    raise ValueError(f"A policy over {space} cannot be exported.")
-
-
-def space_from(description: dict[str, Any]) -> spaces.Space:
-    """The space that ``describe_space`` described."""
-    arguments = dict(description)
-    kind = arguments.pop("type")
-    if kind == "Dict":
-        return spaces.Dict({key: space_from(inner) for key, inner in arguments["spaces"].items()})
-    if kind == "Box":
-        shape, dtype = tuple(arguments["shape"]), np.dtype(arguments["dtype"])
-        low, high = (np.array(arguments[b], dtype=float).reshape(-1) for b in ("low", "high"))
-        full = [np.broadcast_to(b if b.size > 1 else b[0], (math.prod(shape),)).reshape(shape) for b in (low, high)]
-        return spaces.Box(full[0].astype(dtype), full[1].astype(dtype), dtype=dtype.type)
-    kinds = {
-        "Discrete": spaces.Discrete,
-        "MultiDiscrete": spaces.MultiDiscrete,
-        "MultiBinary": spaces.MultiBinary,
-    }
-    if kind not in kinds:
-        raise ValueError(f"{kind!r} is no space of an exported policy.")
-    if "dtype" in arguments:
-        arguments["dtype"] = np.dtype(arguments["dtype"]).type
-    return kinds[kind](**arguments)
-
-
-def _bound(values: np.ndarray) -> list[str | float]:
-    """One number where all are the same; infinities as words, since JSON has none."""
-    distinct = np.unique(values)
-    flat = distinct if distinct.size == 1 else values.reshape(-1)
-    return [float(v) if np.isfinite(v) else str(float(v)) for v in flat.astype(float)]

@@ -1,8 +1,8 @@
 """Every network that a stack has ever held, on disk: what an audit against exact mirror descent needs.
 
-frozen-000123.pt          the networks of push 123
-frozen-000120-000123.pt   those that four pushes were merged into
-push-000123.pt            the stack after push 123, by what it weighs each of them, and some of the states it saw
+frozen-000123.safetensors          the networks of push 123
+frozen-000120-000123.safetensors   those that four pushes were merged into
+push-000123.safetensors            the stack after push 123, by what it weighs each of them, and some of the states it saw
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from staq.networks.architecture import Weights
 from staq.policy_improvement.mirror_descent import memory_correction
 from staq.policy_improvement.q_stack import QStack, entries_of
 from staq.policy_improvement.stack import Stack, file_name
-from staq.storage.atomic_files import DamagedFile, read, write_atomically
+from staq.storage.atomic_files import read, write_atomically
 from staq.storage.checkpoint import explained
+from staq.storage.plain_data import DamagedFile
 
 STATES_PER_PUSH = 128
 
@@ -49,7 +50,7 @@ class Snapshots(BaseCallback):
         self.stack, self.merging = improvement.stack, improvement.merging
         self.n_pushed, self.beta = self.stack.n_pushed, self.model.step_size.beta
         self.on_disk = {name for name in map(file_name, self.stack.entries) if (self.folder / name).exists()}
-        for path in self.folder.glob("push-*.pt"):
+        for path in self.folder.glob("push-*.safetensors"):
             if _number(path) >= self.n_pushed:  # of a future that will come anew
                 path.unlink()
 
@@ -83,7 +84,7 @@ class Snapshots(BaseCallback):
                 "kl_bound": self.merging.kl_bound(self.stack.prefactor),
                 "states": states[torch.randint(len(states), (STATES_PER_PUSH,), generator=generator)],
             }
-            write_atomically(self.folder / f"push-{self.n_pushed - 1:06d}.pt", content)
+            write_atomically(self.folder / f"push-{self.n_pushed - 1:06d}.safetensors", content)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Snapshot:
     @property
     def pushed(self) -> Weights:
         """The networks that were pushed."""
-        return read(self.folder / f"frozen-{self.stack['n_pushed'] - 1:06d}.pt")
+        return read(self.folder / f"frozen-{self.stack['n_pushed'] - 1:06d}.safetensors")
 
     def restore(self, stack: QStack) -> None:
         """Makes a stack of the same architecture this one."""
@@ -116,7 +117,7 @@ class Snapshot:
 def read_snapshots(folder: str | Path) -> Iterator[Snapshot]:
     """Every push from the first on; a gap is an error."""
     folder = Path(folder)
-    paths = sorted(folder.glob("push-*.pt"), key=_number)
+    paths = sorted(folder.glob("push-*.safetensors"), key=_number)
     if not paths:
         raise FileNotFoundError(f"{folder} holds no snapshots: train with --keep-snapshots, or with staq.Snapshots.")
     for push, path in enumerate(paths):

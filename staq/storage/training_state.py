@@ -22,8 +22,9 @@ from staq.experience.replay import Replay
 from staq.experience.transitions import copied
 from staq.hyperparameters import settings_of
 from staq.loop import PolicyMirrorDescent
-from staq.storage.atomic_files import DamagedFile, read
+from staq.storage.atomic_files import read
 from staq.storage.environment_snapshot import CannotRestore, restore, snapshot, why_not_exactly
+from staq.storage.plain_data import DamagedFile
 
 SB3_TRANSITION = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 Segments = list[tuple[str, int]]

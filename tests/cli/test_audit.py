@@ -66,7 +66,7 @@ def test_snapshots_belong_to_a_run(merged: Path, capsys: pytest.CaptureFixture[s
     assert cli.main(["train", "--resume", str(merged), "--keep-snapshots"]) == 1
     assert "leave out keep_snapshots" in capsys.readouterr().err
     assert cli.main(["train", "--resume", str(merged), "--timesteps", "2800"]) == 0
-    assert len(list((merged / "snapshots").glob("push-*.pt"))) == 14
+    assert len(list((merged / "snapshots").glob("push-*.safetensors"))) == 14
 
 
 def test_condense_plays_and_exports(merged: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_a_resumed_baseline_is_the_same_run(
         rows = [steady(table(tmp_path / name / file)) for name in ("whole", "parts")]
         assert rows[0] == rows[1], file
         assert len(rows[0]) > 4
-    whole, parts = (read(tmp_path / name / "model" / "parameters.pt")["policy"] for name in ("whole", "parts"))
+    whole, parts = (read(tmp_path / name / "model" / "parameters.safetensors")["policy"] for name in ("whole", "parts"))
     for name, weight in whole.items():
         assert torch.equal(weight, parts[name]), name
     assert main(["eval", str(tmp_path / "parts"), "--episodes", "2"]) == 0

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from staq import Checkpoints, StaQ, resume
-from staq.storage.atomic_files import DamagedFile
+from staq.storage.plain_data import DamagedFile
 from staq.storage.checkpoint import newest_state
 from tests.conftest import StopAt, assert_identical, lambda_model, small_model
 from tests.storage.conftest import finish
@@ -84,9 +84,9 @@ def test_each_frozen_network_is_written_once_and_old_files_go(tmp_path: Path) ->
 
     model = small_model().learn(2000, callback=Recording(tmp_path))
     assert len(written) == len(set(written)), "no file is written twice"
-    assert sorted(path.name for path in tmp_path.glob("state-*")) == ["state-000009.pt", "state-000010.pt"]
+    assert sorted(path.name for path in tmp_path.glob("state-*")) == ["state-000009.safetensors", "state-000010.safetensors"]
     # M = 3 kept by the newest state and one more by the state before it.
-    assert sorted(path.name for path in tmp_path.glob("frozen-*")) == [f"frozen-{k:06d}.pt" for k in (6, 7, 8, 9)]
+    assert sorted(path.name for path in tmp_path.glob("frozen-*")) == [f"frozen-{k:06d}.safetensors" for k in (6, 7, 8, 9)]
     # 500 transitions need three segments of 200, and the state before needs one more.
     assert len(list(tmp_path.glob("replay-*"))) == 4
     assert model.iteration == 10
@@ -99,7 +99,7 @@ def test_the_last_good_checkpoint_is_used_and_the_user_is_told(tmp_path: Path) -
     data[len(data) // 2] ^= 1
     newest.write_bytes(data)
     with pytest.warns(
-        UserWarning, match=r"state-000005.pt is damaged. Using the checkpoint before it, state-000004.pt"
+        UserWarning, match=r"state-000005.safetensors is damaged. Using the checkpoint before it, state-000004.safetensors"
     ):
         model = resume(small_model(), tmp_path)
     assert model.iteration == 4
@@ -107,7 +107,7 @@ def test_the_last_good_checkpoint_is_used_and_the_user_is_told(tmp_path: Path) -
     assert_identical(model, small_model().learn(1000))
 
 
-@pytest.mark.parametrize("name", ["frozen-000004.pt", "replay-000005.pt"])
+@pytest.mark.parametrize("name", ["frozen-000004.safetensors", "replay-000005.safetensors"])
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_damage_to_any_file_of_the_newest_is_noticed(tmp_path: Path, name: str, damage: str) -> None:
     small_model().learn(1000, callback=Checkpoints(tmp_path))
@@ -178,7 +178,7 @@ model.learn({total} - model.num_timesteps, reset_num_timesteps=False, callback=s
 
 
 def newest_number(folder: Path) -> int:
-    return max((int(path.name[6:12]) for path in folder.glob("state-*.pt")), default=0)
+    return max((int(path.name[6:12]) for path in folder.glob("state-*.safetensors")), default=0)
 
 
 @pytest.mark.slow

@@ -40,14 +40,14 @@ def test_an_interrupted_study_goes_on_with_the_same_numbers(tmp_path: Path) -> N
     begun = Study(pendulum(8), 2, gradient_steps=20)
     for _ in range(4):
         begun.iterate()
-    begun.save(tmp_path / "study.pt")
+    begun.save(tmp_path / "study.safetensors")
     continued = Study(pendulum(8), 2, gradient_steps=20)
-    continued.restore(tmp_path / "study.pt")
+    continued.restore(tmp_path / "study.safetensors")
     while continued.iteration < 7:
         continued.iterate()
     assert continued.rows == study(8, 2, 7, gradient_steps=20)
     with pytest.raises(ValueError, match="2 seeds, not 3"):
-        Study(pendulum(8), 3).restore(tmp_path / "study.pt")
+        Study(pendulum(8), 3).restore(tmp_path / "study.safetensors")
 
 
 def test_averages_by_hand() -> None:
