@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, NatureCNN, create_mlp
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.common.utils import get_device
 from torch import nn
 
 from staq.actions import ActionCodec, Factors
@@ -28,6 +29,9 @@ from staq.networks.layer_norm import Norm
 from staq.networks.optimizer import optimizer_named
 from staq.networks.stacked_module import StackedModule
 from staq.policy_improvement.improvement import PolicyImprovement
+from staq.storage import model_file
+from staq.storage.plain_data import DamagedFile
+from staq.storage.policy_shapes import check_fits, critics_of
 
 SMALL_IMAGE: ConvArch = ((16, 3, 1),)
 """Conv(16, 3, 3) of the paper's Table 2: 16 filters of 3×3."""
@@ -299,6 +303,27 @@ class StaQPolicy(BasePolicy):
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return super()._get_constructor_parameters() | self._arguments
+
+    def save(self, path: str) -> None:
+        """As in SB3, but as data: only what has no name, such as a class of yours, is pickled."""
+        arguments = {k: v for k, v in self._get_constructor_parameters().items() if k != "lr_schedule"}
+        model_file.write(path, type(self).__name__, arguments, {"policy": self.state_dict()})
+
+    @classmethod
+    def load(cls, path: str, device: torch.device | str = "auto", trust: bool = False) -> Self:
+        """As in SB3, but only data is read unless the file is trusted.
+
+        :param trust: whether what is pickled in the file may be loaded, which can run any code
+        """
+        saved = model_file.read(path, trust)
+        try:
+            if not trust:
+                check_fits(cls, saved.attributes, critics_of(saved.parameters["policy"]))
+            policy = cls(lr_schedule=cls._dummy_schedule, **saved.attributes)
+            policy.load_state_dict(saved.parameters["policy"])
+        except model_file.Damage as error:
+            raise DamagedFile(f"{path} holds no {cls.__name__} ({type(error).__name__}: {error})") from error
+        return policy.to(get_device(device))
 
 
 class MlpPolicy(StaQPolicy):

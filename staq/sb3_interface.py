@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import io
 import pathlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.save_util import load_from_pkl
 from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.utils import check_for_correct_spaces, get_system_info
 
+from staq import registry
 from staq.envs.supported import supported_env
 from staq.experience.replay import Replay
+from staq.networks.ensemble import QEnsemble
 from staq.policies import StaQPolicy
+from staq.storage import model_file, replay_file
+from staq.storage.plain_data import DamagedFile
+from staq.storage.policy_shapes import check_fits, critics_of
 
 if TYPE_CHECKING:
     from staq.policy_improvement.condensing import Condensed
@@ -110,9 +116,20 @@ class SB3Interface(OffPolicyAlgorithm):
         assert checked is not None
         super().set_env(checked, force_reset)
 
+    @property
+    def q_net(self) -> QEnsemble:
+        """The critics, by SB3's name."""
+        return self.policy.q_net
+
+    @property
+    def q_net_target(self) -> QEnsemble:
+        """Their target networks, by SB3's name."""
+        return self.policy.q_net_target
+
     def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
+        """Write the stored transitions, as data only."""
         self._check_replay()
-        super().save_replay_buffer(path)
+        replay_file.write(path, self.replay)
 
     def _check_replay(self) -> None:
         if self.replay_buffer is None:
@@ -121,34 +138,120 @@ class SB3Interface(OffPolicyAlgorithm):
                 "iteration ends: save() holds the policy, Checkpoints a training that goes on exactly."
             )
 
-    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
-        """As in SB3; the logits are computed anew, since the policy may have moved on since it was saved."""
+    def load_replay_buffer(
+        self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True, trust: bool = False
+    ) -> None:
+        """Put saved transitions into the replay; their logits are computed anew, since the policy may have moved on.
+
+        :param trust: whether a pickled replay, as SB3 and older versions write it, may run the code that is in it
+        """
         self._check_replay()
-        replay = load_from_pkl(path, self.verbose)
-        if not isinstance(replay, Replay):
-            raise ValueError(
-                f"{path} holds a {type(replay).__name__}, not a replay of {type(self).__name__}: save one with "
-                "save_replay_buffer."
-            )
-        replay.adopt(self._generators["replay"], self.n_envs, self.policy.architecture)
-        replay.recompute(self.policy.improvement.accumulated)
-        self.replay_buffer = replay
+        replay_file.read_into(path, self.replay, trust)
+        self.replay.recompute(self.policy.improvement.accumulated)
 
     def set_parameters(
-        self, load_path_or_dict: Any, exact_match: bool = True, device: torch.device | str = "auto"
+        self,
+        load_path_or_dict: Any,
+        exact_match: bool = True,
+        device: torch.device | str = "auto",
+        trust: bool = False,
     ) -> None:
-        super().set_parameters(load_path_or_dict, exact_match, device)
+        """As in SB3. ``trust`` is for files: see ``load``."""
+        given = load_path_or_dict
+        if not isinstance(given, dict):
+            given = model_file.read(given, trust).parameters
+        super().set_parameters(given, exact_match, device)
         self.experience.recompute(self.policy.improvement.accumulated)
 
+    def save(
+        self,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+    ) -> None:
+        """As in SB3, but as data: only what has no name, such as a lambda or a class of yours, is pickled."""
+        left_out = {*self._excluded_save_params(), *(exclude or ())} - set(include or ()) | {"policy"}
+        attributes = {name: value for name, value in vars(self).items() if name not in left_out}
+        model_file.write(path, type(self).__name__, attributes, self.get_parameters())
+
     @classmethod
-    def load(cls, *arguments: Any, **keywords: Any) -> Self:
-        """As in SB3."""
-        model = super().load(*arguments, **keywords)
+    def load(
+        cls,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        env: GymEnv | None = None,
+        device: torch.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        trust: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """As in SB3, but only data is read unless the file is trusted.
+
+        :param trust: whether what is pickled in the file may be loaded, which can run any code
+        """
+        if print_system_info:
+            print("== CURRENT SYSTEM INFO ==")
+            get_system_info()
+        saved = model_file.read(path, trust, custom_objects, print_system_info)
+        known = {registry.ALGORITHMS[name].class_name for name in registry.ours()}
+        if saved.kind in known - {cls.__name__}:
+            raise ValueError(f"{path} is a model of {saved.kind}, not of {cls.__name__}: use {saved.kind}.load.")
+        data = saved.attributes
+        if "policy_kwargs" in kwargs and kwargs["policy_kwargs"] != data.get("policy_kwargs"):
+            raise ValueError(
+                f"policy_kwargs={kwargs['policy_kwargs']} are not those that {path} was saved with, "
+                f"{data.get('policy_kwargs')}: leave them out."
+            )
+        try:
+            cls._check_saved(data, saved.parameters, trust)
+        except model_file.Damage as error:
+            raise DamagedFile(f"{path} holds no {cls.__name__} ({type(error).__name__}: {error})") from error
+        if env is not None:
+            env = cls._wrap_env(env, data["verbose"])
+            check_for_correct_spaces(env, data["observation_space"], data["action_space"])
+            data["n_envs"] = env.num_envs
+            if force_reset:
+                data["_last_obs"] = None
+        model = cls(data["policy_class"], env, evaluation=data["evaluation"], device=device, _init_setup_model=False)
+        vars(model).update(data)
+        vars(model).update(kwargs)
+        try:
+            model._setup_model()
+            model.set_parameters(saved.parameters, exact_match=True, device=device)
+        except (KeyError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
+            raise DamagedFile(f"{path} does not fit itself ({type(error).__name__}: {error})") from error
         model.policy.improvement.begin_iteration(model._step_size)
         # What the iteration that it was saved in had collected is not in the file: it begins again.
         model.steps_collected -= model._steps_in_iteration
         model._steps_in_iteration = 0
         return model
+
+    @classmethod
+    def _check_saved(cls, data: dict[str, Any], parameters: dict[str, Any], trust: bool) -> None:
+        """What a file says of a model, before anything is made of it."""
+        for name in data:
+            of_class = getattr(cls, name, None)
+            if name.startswith("__") or callable(of_class) or isinstance(of_class, property):
+                raise ValueError(f"{name} is no attribute of a saved model")
+        needed = {"policy_class", "observation_space", "action_space", "verbose", "evaluation", "_step_size"}
+        if not needed <= data.keys():
+            raise ValueError(f"it lacks {', '.join(sorted(needed - data.keys()))}")
+        if trust:
+            return
+        most = {"memory_size": 10**6, "buffer_size": 10**9, "batch_size": 10**9}
+        for name, size in most.items():
+            if data.get(name) is not None and not 1 <= data[name] <= size:
+                raise ValueError(f"{name}={data[name]}: a file may ask for {size:,} at most")
+        arguments: dict[str, Any] = {
+            "observation_space": data["observation_space"],
+            "action_space": data["action_space"],
+            "n_critics": data["n_critics"],
+            "n_atoms": data["n_atoms"],
+            **registry.load_evaluation(data["evaluation"]).policy_defaults,
+            **data["policy_kwargs"],
+        }
+        check_fits(data["policy_class"], arguments, critics_of(parameters["policy"]))
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         of_actor = self.policy.improvement.optimizer
@@ -159,5 +262,14 @@ class SB3Interface(OffPolicyAlgorithm):
         return names[: 1 + len(self._optimizers())], []
 
     def _excluded_save_params(self) -> list[str]:
-        made_anew = ["_generators", "_behaviour", "policy_evaluation", "experience", "phases", "_masks", "_last_masks"]
+        made_anew = [
+            "lr_schedule",
+            "_generators",
+            "_behaviour",
+            "policy_evaluation",
+            "experience",
+            "phases",
+            "_masks",
+            "_last_masks",
+        ]
         return [*super()._excluded_save_params(), *made_anew]

@@ -201,18 +201,18 @@ class Replay(ReplayBuffer):
         rows = (self.pos - n + torch.arange(n, device=self.device)) % self.buffer_size
         return {name: getattr(self, name)[rows] for name in self.transition}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "architecture"}
-
-    def adopt(self, generator: torch.Generator, n_envs: int, architecture: Architecture) -> None:
-        """Makes an unpickled replay draw from the given generator, on its device, for so many environments."""
-        self.generator, self.device, self.n_envs = generator, generator.device, n_envs
-        for name, value in self.__dict__.items():
-            if isinstance(value, torch.Tensor):
-                setattr(self, name, value.to(self.device))
-        self.accumulated.to(self.device)
-        self._forget_last_step(n_envs)
-        self.architecture = architecture
+    def put(self, rows: dict[str, torch.Tensor], next_row: int) -> None:
+        """Replaces everything stored by other transitions, oldest first, the last of them before ``next_row``."""
+        n = len(rows["rewards"])
+        self.pos, self.full = next_row, n == self.buffer_size
+        where = (next_row - n + torch.arange(n, device=self.device)) % self.buffer_size
+        self._allocate_observations(rows["observations"].dtype)
+        self.masks = self.next_masks = None
+        if "masks" in rows:
+            self.allocate_masks()
+        for name in self.transition:
+            getattr(self, name)[where] = rows[name].to(self.device)
+        self._forget_last_step(self.n_envs)
 
     def _forget_last_step(self, n_envs: int) -> None:
         self.last_rows = torch.zeros(n_envs, dtype=torch.long, device=self.device)

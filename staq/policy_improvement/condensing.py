@@ -131,7 +131,7 @@ def _with_stack(policy: StaQPolicy, stack: QStack, n: int, fit: torch.Tensor, te
 def distill(stack: QStack, obs: torch.Tensor, log_pi: torch.Tensor, generator: torch.Generator) -> None:
     """Gradient steps on KL(π; π of the stack), from the stack's own weights."""
     architecture, factors = stack.architecture, stack.architecture.factors
-    state = stack.get_extra_state()
+    state = stack.state()
     weights = {name: w.clone().requires_grad_(name not in architecture.fixed) for name, w in state["networks"].items()}
     shares = torch.tensor(stack.relative_weights, device=stack.device).repeat_interleave(stack.n_critics)
     trained = [w for w in weights.values() if w.requires_grad]
@@ -146,7 +146,7 @@ def distill(stack: QStack, obs: torch.Tensor, log_pi: torch.Tensor, generator: t
         loss.backward()
         optimizer.step()
         schedule.step()
-    stack.set_extra_state(state | {"networks": {name: w.detach() for name, w in weights.items()}})
+    stack.load_state(state | {"networks": {name: w.detach() for name, w in weights.items()}})
 
 
 def _policy_like(policy: StaQPolicy, stack: QStack) -> StaQPolicy:

@@ -53,7 +53,8 @@ class QStack(nn.Module):
     """At most ``memory_size`` ensembles (or any number, without a limit) in preallocated blocks.
 
     ``push`` copies one ensemble into a slot, once there are M that of the oldest, and touches no other network's
-    weights. Nothing here receives a gradient. ``state_dict`` holds the filled slots only, whatever their number.
+    weights. Nothing here receives a gradient. ``state_dict`` holds the
+    filled slots only, whatever their number: tensors, and of an empty stack none.
     """
 
     def __init__(
@@ -212,18 +213,56 @@ class QStack(nn.Module):
             "slots": [entry.slot for entry in self.entries],
         }
 
-    def get_extra_state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
+        """The description and the networks [n · E, ...], oldest first."""
         retained = [self.ensemble(entry) for entry in self.entries]
         networks = {name: torch.cat([e[name] for e in retained]) for name in self.shapes} if retained else {}
         return {**self.description(), "networks": networks}
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes over ``state()``, whose parts are checked against one another first."""
+        n, shapes = len(state["relative_weights"]), {name: tuple(w.shape) for name, w in state["networks"].items()}
+        expected = {name: (n * self.n_critics, *shape) for name, shape in self.shapes.items()} if n else {}
+        if shapes != expected:
+            raise ValueError(
+                f"The saved policy has {n} relative_weights and networks of {shapes}, which are to be {expected}."
+            )
         description = dict(state)
         per_ensemble = {name: w.split(self.n_critics) for name, w in description.pop("networks").items()}
         ensembles = (
             {name: each[i] for name, each in per_ensemble.items()} for i in range(len(state["relative_weights"]))
         )
         self.restore(**description, ensembles=ensembles)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        if not len(self):
+            return
+        state = self.state()
+        for name, networks in state.pop("networks").items():
+            destination[f"{prefix}networks.{name}"] = networks
+        for name, numbers in state.items():  # float64, in which pushes are exact
+            destination[prefix + name] = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, _: Any, strict: bool, missing_keys: list[str], *rest: Any
+    ) -> None:
+        own = {name.removeprefix(prefix): w for name, w in state_dict.items() if name.startswith(prefix)}
+        if "_extra_state" in own:  # of files that were pickled
+            self.load_state(own["_extra_state"])
+            return
+        if not own:
+            if strict:
+                self.clear()
+            return
+        needed = [*self.description(), *(f"networks.{name}" for name in self.shapes)]
+        missing = [prefix + name for name in needed if name not in own]
+        if missing:
+            missing_keys.extend(missing)
+            return
+        networks = {name: own[f"networks.{name}"] for name in self.shapes}
+        whole = {name: own[name].long().tolist() for name in ("n_pushed", "spans", "slots")}
+        exact = {name: own[name].tolist() for name in ("relative_weights", "prefactor")}
+        self.load_state({**whole, **exact, "networks": networks})
 
     @torch.no_grad()
     def restore(
@@ -258,8 +297,8 @@ class QStack(nn.Module):
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> QStack:
         """Follows ``.to(device)``: the blocks are no registered buffers, as their number varies with the device too."""
         super()._apply(fn, recurse)
-        state = self.get_extra_state()
+        state = self.state()
         self.device = fn(torch.empty(0, device=self.device)).device
         self.block_size = block_size(self.device)
-        self.set_extra_state(state)
+        self.load_state(state)
         return self

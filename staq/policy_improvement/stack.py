@@ -92,15 +92,26 @@ class Stack(PolicyImprovement):
     def moved(self, kl: float) -> None:
         self.merging.movements.append(kl)
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """What a merged stack knows of itself, for files of SB3's."""
-        return self.merging.state_dict()
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """What a merged stack knows of itself, as tensors; of an empty one nothing."""
+        if len(self.stack):
+            state = self.merging.state_dict()
+            state["refused"] = list(state["refused"].items())
+            for name, numbers in state.items():
+                destination[f"{prefix}merging.{name}"] = torch.tensor(numbers, dtype=torch.float64)
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.merging.load_state_dict(state)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if f"{prefix}_extra_state" in state_dict:  # of files that were pickled
+            self.merging.load_state_dict(state_dict[f"{prefix}_extra_state"])
+            return
+        state = {name: state_dict.get(f"{prefix}merging.{name}") for name in self.merging.state_dict()}
+        if all(numbers is not None for numbers in state.values()):
+            refused = {int(first): int(push) for first, push in state["refused"].tolist()}
+            numbers = {name: state[name].tolist() for name in ("movements", "distance")}
+            self.merging.load_state_dict(numbers | {"refused": refused})
 
     def as_stack(self) -> dict[str, Any]:
-        return self.stack.get_extra_state()
+        return self.stack.state()
 
     def frozen_q_values(self, obs: torch.Tensor) -> torch.Tensor:
         return self.stack.q_values(obs)

@@ -166,7 +166,10 @@ def delete_unused(folder: Path, retained: list[set[str]]) -> None:
     """Deletes every file of a checkpoint that is of none of the retained states."""
     used = set().union(*retained)
     for path in folder.iterdir():
-        if re.fullmatch(r"(state|frozen|replay)-\d+(-\d+)?\.safetensors(\.partial)?", path.name) and path.name not in used:
+        if (
+            re.fullmatch(r"(state|frozen|replay)-\d+(-\d+)?\.safetensors(\.partial)?", path.name)
+            and path.name not in used
+        ):
             path.unlink()
 
 

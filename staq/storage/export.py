@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN
 from torch import nn
 
@@ -19,6 +19,8 @@ from staq.actions import BoundaryActions
 from staq.networks.conv_mlp import ConvMlp, activation_named
 from staq.policies import StaQPolicy
 from staq.policy_improvement.stack import Stack
+from staq.storage.plain_data import parsed, read_safetensors
+from staq.storage.policy_shapes import check_fits
 from staq.storage.spaces import describe_space, space_from
 from staq.version import __version__
 
@@ -133,32 +135,27 @@ def load_policy(path: str | Path, device: torch.device | str = "cpu") -> tuple[S
     """The policy of an exported folder, and its description."""
     folder = Path(path)
     try:
-        description = json.loads((folder / DESCRIPTION).read_text())
-        tensors = load_file(folder / WEIGHTS, device=str(device))
+        description = parsed((folder / DESCRIPTION).read_bytes(), str(folder / DESCRIPTION))
+        tensors = read_safetensors((folder / WEIGHTS).read_bytes(), str(folder / WEIGHTS))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(
             f"{folder} is not an exported policy: {DESCRIPTION} and {WEIGHTS} belong in it."
         ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
-        raise ValueError(f"The exported policy in {folder} is damaged: {error}") from error
     found = description.get("format") if isinstance(description, dict) else None
     if found != FORMAT:
         raise ValueError(f"{folder / DESCRIPTION} has format {found!r}, this version reads {FORMAT!r}.")
     try:
         return _policy_from(description, tensors, device), description
-    except (KeyError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
+    except (KeyError, TypeError, AttributeError, AssertionError, RuntimeError, RecursionError) as error:
         raise ValueError(
             f"The exported policy in {folder} does not fit its own description ({type(error).__name__}: {error})."
         ) from error
 
 
 def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], device: Any) -> StaQPolicy:
-    action_space = space_from(description["action_space"])
-    policy = StaQPolicy(
-        space_from(description["observation_space"]),
-        action_space,
-        lr_schedule=lambda _: 0.0,
-        make_improvement=partially(Stack, settings=Stack.Settings(memory_size=description["memory_size"])),
+    arguments: dict[str, Any] = dict(
+        observation_space=space_from(description["observation_space"]),
+        action_space=space_from(description["action_space"]),
         n_critics=description["n_critics"],
         n_atoms=description.get("n_atoms", 7),  # exports from before there were any have Discrete actions
         net_arch=description["net_arch"],
@@ -168,6 +165,14 @@ def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], 
         normalize_images=description["normalize_images"],
         norm=description.get("norm"),  # exports from before there was one have none
         **_extractor(description),
+    )
+    check_fits(StaQPolicy, arguments, {k.removeprefix("q_net."): w for k, w in tensors.items() if k[:6] == "q_net."})
+    memory_size = description["memory_size"]
+    if memory_size is not None:  # nothing more will be pushed: no room is needed for it
+        memory_size = max(1, len(description["stack"]["relative_weights"]))
+    settings = Stack.Settings(memory_size=memory_size)
+    policy = StaQPolicy(
+        lr_schedule=lambda _: 0.0, make_improvement=partially(Stack, settings=settings), **arguments
     ).to(device)
     policy.masked = description.get("masked", False)
     with torch.no_grad():
@@ -176,7 +181,7 @@ def _policy_from(description: dict[str, Any], tensors: dict[str, torch.Tensor], 
     networks = {name.removeprefix("stack."): w for name, w in tensors.items() if name.startswith("stack.")}
     improvement = policy.improvement
     assert isinstance(improvement, Stack)
-    improvement.stack.set_extra_state(description["stack"] | {"networks": networks})
+    improvement.stack.load_state(description["stack"] | {"networks": networks})
     return policy
 
 

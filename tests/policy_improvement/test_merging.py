@@ -190,11 +190,11 @@ def test_what_moves_the_policy_too_far_is_left_for_later(architecture: Architect
     """A pair of two pushes is tried again after two pushes, and the other entries are as they were."""
     stack, schedule = pushed(architecture, 5, 0.5), Merging()
     schedule.movements.append(1e-12)
-    before = stack.get_extra_state()
+    before = stack.state()
     schedule.merge_due(stack, states_of(stack), 0.1)
     assert len(stack) == 5
     assert schedule.refused == {0: 7}
-    after = stack.get_extra_state()
+    after = stack.state()
     assert all(torch.equal(w, after["networks"][name]) for name, w in before["networks"].items())
     assert schedule.distance == schedule.last_kl == 0.0
     schedule.movements[0] = 1e12

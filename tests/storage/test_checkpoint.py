@@ -84,9 +84,14 @@ def test_each_frozen_network_is_written_once_and_old_files_go(tmp_path: Path) ->
 
     model = small_model().learn(2000, callback=Recording(tmp_path))
     assert len(written) == len(set(written)), "no file is written twice"
-    assert sorted(path.name for path in tmp_path.glob("state-*")) == ["state-000009.safetensors", "state-000010.safetensors"]
+    assert sorted(path.name for path in tmp_path.glob("state-*")) == [
+        "state-000009.safetensors",
+        "state-000010.safetensors",
+    ]
     # M = 3 kept by the newest state and one more by the state before it.
-    assert sorted(path.name for path in tmp_path.glob("frozen-*")) == [f"frozen-{k:06d}.safetensors" for k in (6, 7, 8, 9)]
+    assert sorted(path.name for path in tmp_path.glob("frozen-*")) == [
+        f"frozen-{k:06d}.safetensors" for k in (6, 7, 8, 9)
+    ]
     # 500 transitions need three segments of 200, and the state before needs one more.
     assert len(list(tmp_path.glob("replay-*"))) == 4
     assert model.iteration == 10
@@ -99,7 +104,8 @@ def test_the_last_good_checkpoint_is_used_and_the_user_is_told(tmp_path: Path) -
     data[len(data) // 2] ^= 1
     newest.write_bytes(data)
     with pytest.warns(
-        UserWarning, match=r"state-000005.safetensors is damaged. Using the checkpoint before it, state-000004.safetensors"
+        UserWarning,
+        match=r"state-000005.safetensors is damaged. Using the checkpoint before it, state-000004.safetensors",
     ):
         model = resume(small_model(), tmp_path)
     assert model.iteration == 4
