@@ -213,7 +213,10 @@ class SB3Interface(OffPolicyAlgorithm):
             data["n_envs"] = env.num_envs
             if force_reset:
                 data["_last_obs"] = None
-        model = cls(data["policy_class"], env, evaluation=data["evaluation"], device=device, _init_setup_model=False)
+        made: Any = cls
+        model: Self = made(
+            data["policy_class"], env, evaluation=data["evaluation"], device=device, _init_setup_model=False
+        )
         vars(model).update(data)
         vars(model).update(kwargs)
         try:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import math
 import time
-from contextlib import AbstractContextManager
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -132,6 +135,8 @@ class Rollouts(BaseCallback):
         self.every = every
         self.seed = seed
         self.seconds_before = self.core_seconds = 0.0
+        self.done, self.best = 0, -np.inf
+        """Steps at the last evaluation, and the best greedy mean of all."""
         self.greedy: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def resume_at(self, timesteps: int) -> None:
@@ -140,10 +145,14 @@ class Rollouts(BaseCallback):
         if rows:
             self.seconds_before, self.core_seconds = rows[-1].seconds, rows[-1].core_seconds
         write_rows(self.folder, [row for row in rows if row.timesteps < timesteps])
-        if (self.folder / SB3_ROWS).exists():
-            with np.load(self.folder / SB3_ROWS) as saved:
-                triples = zip(saved["timesteps"], saved["results"], saved["ep_lengths"], strict=True)
-                self.greedy = {int(t): (r, n) for t, r, n in triples if t < timesteps}
+        greedy = [row for row in rows if row.timesteps < timesteps and row.mode == "greedy"]
+        self.done = max((row.timesteps for row in greedy), default=0)
+        self.best = max((row.mean for row in greedy), default=-np.inf)
+        with unless_damaged(self.folder / SB3_ROWS):
+            if (self.folder / SB3_ROWS).exists():
+                with np.load(self.folder / SB3_ROWS) as saved:
+                    triples = zip(saved["timesteps"], saved["results"], saved["ep_lengths"], strict=True)
+                    self.greedy = {int(t): (r, n) for t, r, n in triples if t < timesteps}
 
     def _on_training_start(self) -> None:
         self.since = time.process_time()
@@ -159,15 +168,13 @@ class Rollouts(BaseCallback):
             self._play_if_due()
 
     def _play_if_due(self) -> None:
-        done = max(self.greedy, default=0)
-        if self.num_timesteps // self.every > done // self.every:
+        if self.num_timesteps // self.every > self.done // self.every:
             self.core_seconds += time.process_time() - self.since
             self.record()
             self.since = time.process_time()
 
     def record(self) -> None:
         """One row per mode; the best greedy policy so far is exported."""
-        best = max((r.mean() for r, _ in self.greedy.values()), default=-np.inf)
         seed = int(np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)[0])
         seconds = self.seconds_before + (time.time_ns() - self.model.start_time) / 1e9
         greedy = np.arange(self.env.num_envs) < self.env.num_envs // 2
@@ -202,8 +209,21 @@ class Rollouts(BaseCallback):
             ep_lengths=np.array([n for _, n in self.greedy.values()]),
         )
         partial.replace(self.folder / SB3_ROWS)
-        if rows[0].mean > best:
+        self.done = self.num_timesteps
+        if rows[0].mean > self.best:
+            self.best = rows[0].mean
             save_policy(self.model, self.folder / "best_model")
+
+
+@contextmanager
+def unless_damaged(path: Path) -> Iterator[None]:
+    """Sets a file that cannot be read aside, and says so: no run is to end for want of its log."""
+    try:
+        yield
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, csv.Error) as error:
+        aside = path.with_name(f"{path.name}.damaged")
+        path.replace(aside)
+        warnings.warn(f"{path} cannot be read ({error}): set aside as {aside.name}, and begun anew.", stacklevel=3)
 
 
 def policy_of(model: BaseAlgorithm) -> SamplingPolicy:

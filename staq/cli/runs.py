@@ -18,6 +18,7 @@ import io
 import json
 import platform
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -36,7 +37,7 @@ from staq.baselines.sb3_policy import SB3Policy, load_parameters
 from staq.cli import presets
 from staq.cli.options import checked_device
 from staq.cli.progress import Interrupt, Progress
-from staq.cli.rollouts import Rollouts, play, policy_of, read_rows, save_policy
+from staq.cli.rollouts import Rollouts, play, policy_of, read_rows, save_policy, unless_damaged
 from staq.envs.make import make_envs
 from staq.hyperparameters import chosen
 from staq.loop import PolicyMirrorDescent
@@ -217,10 +218,11 @@ def train(
             _cut_logs(folder, step, state["episodes_ended"])
         if not resuming or Config.load(folder) != config:
             config.save(folder, command)
+        monitor = folder / "monitor.csv"
         env.results_writer = ResultsWriter(
-            str(folder / "monitor.csv"),
+            str(monitor),
             header={"t_start": env.t_start, "env_id": config.env},
-            override_existing=not resuming,
+            override_existing=not (resuming and monitor.exists()),
         )
         if resuming:
             resume(model, checkpoints)
@@ -328,20 +330,25 @@ def read_log(folder: Path) -> list[dict[str, str]]:
 
 def _cut_logs(folder: Path, timesteps: int, episodes: int) -> None:
     """Drops what was logged after the checkpoint, since it will be logged again."""
-    progress = folder / "progress.csv"
-    if progress.exists():
-        with progress.open() as file:
-            header, *rows = list(csv.reader(file)) or [[]]
-        if header:
-            column = header.index("time/total_timesteps")
-            rows = [row for row in rows if len(row) == len(header) and int(row[column]) <= timesteps]
+    progress, monitor = folder / "progress.csv", folder / "monitor.csv"
+    with unless_damaged(progress):
+        if progress.exists():
+            with progress.open() as file:
+                header, *rows = list(csv.reader(file)) or [[]]
+            column = header.index("time/total_timesteps") if header else 0
+            whole = [row for row in rows if len(row) == len(header) and row[column].isdecimal()]
+            if len(whole) < len(rows):
+                warnings.warn(f"{progress}: {len(rows) - len(whole)} lines are damaged and were dropped.", stacklevel=2)
             text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows([header, *rows])
+            kept = [row for row in whole if int(row[column]) <= timesteps]
+            csv.writer(text, lineterminator="\n").writerows([header, *kept] if header else [])
             replace_text(progress, text.getvalue())
-    monitor = folder / "monitor.csv"
-    if monitor.exists():
-        lines = monitor.read_text().splitlines(keepends=True)
-        replace_text(monitor, "".join(lines[: 2 + episodes]))  # a comment and a header come first
+    with unless_damaged(monitor):
+        if monitor.exists():
+            lines = monitor.read_text().splitlines(keepends=True)
+            if lines and not lines[0].startswith("#"):
+                raise ValueError("it does not begin as a monitor's file does")
+            replace_text(monitor, "".join(lines[: 2 + episodes]))  # a comment and a header come first
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A trained policy from a run, an export or an SB3 zip, and its environment."""
+"""A trained policy from a run, an export or the zip of a model, and its environment."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from staq.registry import ALGORITHMS
 
 
 def add_policy_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("run", type=Path, metavar="RUN", help="a run, an exported policy, or an SB3 zip (--trust)")
+    command.add_argument("run", type=Path, metavar="RUN", help="a run, an exported policy, or the zip of model.save")
     command.add_argument("--best", action="store_true", help="the best policy of the run's evaluations")
     command.add_argument("--env", help="the environment, where the file does not say")
     command.add_argument(
-        "--trust", action="store_true", help="load what can run any code: a zip, a module's environment"
+        "--trust", action="store_true", help="load what can run any code: a pickled zip, a module's environment"
     )
 
 
 def policy_and_environment(options: argparse.Namespace) -> tuple[Any, str, str | None]:
-    """The policy of a run, an export or (trusted) a zip of ``model.save``; its environment, and actions there."""
+    """The policy of a run, an export or a zip of ``model.save``; its environment, and actions there."""
     from staq.cli.runs import Config, trained_baseline
     from staq.storage.export import DESCRIPTION, load_policy
 
@@ -32,7 +32,7 @@ def policy_and_environment(options: argparse.Namespace) -> tuple[Any, str, str |
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist.")
     if path.is_file():
-        policy = _unpickled(path, options.trust)
+        policy = _saved_model(path, options.trust)
     else:
         run, inner = path, path / ("best_model" if options.best else "model")
         if path.name in ("model", "best_model") or (path / DESCRIPTION).exists():
@@ -65,22 +65,35 @@ def _check_that_nothing_is_imported(environment: str | None, options: argparse.N
         )
 
 
-def _unpickled(path: Path, trusted: bool) -> Any:
-    """The policy of a model's zip, which does not say whose it is: of the first algorithm that can read it."""
+def _saved_model(path: Path, trusted: bool) -> Any:
+    """The policy of a model's zip: of the class that it names, or (trusted) the first that can read it."""
     from staq.cli.rollouts import policy_of
+    from staq.storage import model_file
 
-    if not trusted:
-        raise ValueError(
-            f"{path} is a pickled model, and loading it can run any code that its maker put in. If you trust its "
-            "source, add --trust; or ask for an export (model.export), which is data only."
-        )
+    try:
+        kind = model_file.read(path, trusted).kind
+    except model_file.NeedsTrust:
+        raise
+    except Exception as error:
+        if not trusted:
+            raise _no_model(path, error) from error
+        kind = ""  # a baseline's, which none of ours reads
+    candidates = [record for record in ALGORITHMS.values() if record.class_name == kind] or list(ALGORITHMS.values())
     problems = []
-    for record in ALGORITHMS.values():
+    for record in candidates:
+        trust = {"trust": trusted} if record.ours else {}
+        if not (record.ours or trusted):
+            continue
         try:
-            return policy_of(record.load().load(path, device="cpu"))
+            return policy_of(record.load().load(path, device="cpu", **trust))
         except Exception as error:  # unpickling a foreign file can fail in any way
-            problems.append(f"{type(error).__name__}: {error}".splitlines()[0])
-    raise ValueError(f"{path} is not a model saved by StaQ, its variants or the baselines ({problems[0]}).")
+            problems.append(error)
+    raise _no_model(path, problems[0])
+
+
+def _no_model(path: Path, problem: Exception) -> ValueError:
+    reason = str(problem).splitlines()[0]
+    return ValueError(f"{path} is not a model saved by StaQ, its variants or the baselines: {reason}")
 
 
 def _boundary_if_needed(policy: Any, path: Path, env_id: str) -> str | None:

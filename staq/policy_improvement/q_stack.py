@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -227,6 +228,8 @@ class QStack(nn.Module):
             raise ValueError(
                 f"The saved policy has {n} relative_weights and networks of {shapes}, which are to be {expected}."
             )
+        if not all(map(math.isfinite, (*state["relative_weights"], state["prefactor"]))):
+            raise ValueError(f"The saved policy has numbers that are not finite: {state['relative_weights']}.")
         description = dict(state)
         per_ensemble = {name: w.split(self.n_critics) for name, w in description.pop("networks").items()}
         ensembles = (

@@ -104,8 +104,9 @@ class Stack(PolicyImprovement):
         if f"{prefix}_extra_state" in state_dict:  # of files that were pickled
             self.merging.load_state_dict(state_dict[f"{prefix}_extra_state"])
             return
-        state = {name: state_dict.get(f"{prefix}merging.{name}") for name in self.merging.state_dict()}
-        if all(numbers is not None for numbers in state.values()):
+        names = {name: f"{prefix}merging.{name}" for name in self.merging.state_dict()}
+        if all(name in state_dict for name in names.values()):
+            state = {name: state_dict[place] for name, place in names.items()}
             refused = {int(first): int(push) for first, push in state["refused"].tolist()}
             numbers = {name: state[name].tolist() for name in ("movements", "distance")}
             self.merging.load_state_dict(numbers | {"refused": refused})

@@ -87,7 +87,7 @@ def nameable() -> dict[str, Any]:
     return {_path_of(kind): kind for kind in classes}
 
 
-def _path_of(kind: type) -> str:
+def _path_of(kind: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -219,8 +219,9 @@ def _from_sb3(file: Any, custom_objects: dict[str, Any] | None, print_system_inf
     data, parameters, _ = load_from_zip_file(
         file, device="cpu", custom_objects=custom_objects, print_system_info=print_system_info
     )
-    check_finite({k: v for part in parameters.values() for k, v in part.items() if torch.is_tensor(v)}, "The file")
-    return Saved("", data or {}, dict(parameters))
+    states: dict[str, Any] = dict(parameters)
+    check_finite({k: v for part in states.values() for k, v in part.items() if torch.is_tensor(v)}, "The file")
+    return Saved("", data or {}, states)
 
 
 def _saved(data: dict[str, Any], tensors: Tensors, what: str, trust: bool, replaced: dict[str, Any]) -> Saved:

@@ -84,8 +84,8 @@ def _check(rows: dict[str, torch.Tensor], replay: Replay, n: int, what: str) -> 
         observed = name.endswith("observations")  # VecNormalize's are floats, whatever their space says
         if tuple(values.shape) != shape or (values.dtype != dtype and not observed):
             raise ValueError(
-                f"{what} has {name} of shape {list(values.shape)} and type {values.dtype}, and this model's replay needs "
-                f"{list(shape)} and {dtype}: load it into a model of the same spaces."
+                f"{what} has {name} of shape {list(values.shape)} and type {values.dtype}, and this model's replay "
+                f"needs {list(shape)} and {dtype}: load it into a model of the same spaces."
             )
     actions, sizes = rows["actions"].reshape(n, -1), torch.tensor(replay.architecture.factors.sizes)
     if bool((actions < 0).any()) or bool((actions.cpu() >= sizes).any()):

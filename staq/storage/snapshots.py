@@ -2,7 +2,7 @@
 
 frozen-000123.safetensors          the networks of push 123
 frozen-000120-000123.safetensors   those that four pushes were merged into
-push-000123.safetensors            the stack after push 123, by what it weighs each of them, and some of the states it saw
+push-000123.safetensors            the stack after push 123, what it weighs each of them by, and some states it saw
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from staq import registry
 from staq.cli import main as cli
 from staq.cli import runs
 from staq.cli.main import main
-from staq.cli.rollouts import read_rows
+from staq.cli.rollouts import read_rows, write_rows
 from staq.cli.runs import Config
 from staq.storage.atomic_files import locked, read
 from tests.cli.conftest import train
@@ -57,6 +58,28 @@ def test_a_run_leaves_everything_behind(run: Path, capsys: pytest.CaptureFixture
     assert [int(row["time/total_timesteps"]) for row in progress] == [200, 400, 600, 800, 1000]
     assert any((run / "tensorboard").iterdir())
     assert len(table(run / "monitor.csv")) > 10
+
+
+def test_junk_in_side_files_does_not_stop_a_resume(run: Path) -> None:
+    """It is set aside, and the best policy stays the best although SB3's file of it is gone."""
+    (run / "evaluations.npz").write_text("junk")
+    (run / "monitor.csv").write_bytes(b"\xff\x00junk")
+    lines = (run / "progress.csv").read_text().splitlines()
+    (run / "progress.csv").write_text("\n".join([*lines[:2], "ju,nk", *lines[2:]]) + "\n")
+    rows, best = read_rows(run), (run / "best_model" / "policy.safetensors").read_bytes()
+    write_rows(run, [replace(row, mean=1000.0) for row in rows])
+    with pytest.warns(UserWarning) as caught:
+        assert cli.main(["train", "--resume", "run", "--timesteps", "1600"]) == 0
+    said = " ".join(str(warning.message) for warning in caught)
+    assert all(f"set aside as {name}.damaged" in said for name in ("evaluations.npz", "monitor.csv"))
+    assert "1 lines are damaged and were dropped" in said
+    assert (run / "evaluations.npz.damaged").read_text() == "junk"
+    assert [int(row["time/total_timesteps"]) for row in table(run / "progress.csv")] == list(range(200, 1601, 200))
+    assert [row.timesteps for row in read_rows(run)][::2] == [400, 800, 1200, 1600]
+    assert (run / "best_model" / "policy.safetensors").read_bytes() == best
+    (run / "progress.csv").write_bytes(b"\x00\xff")
+    with pytest.warns(UserWarning, match="progress.csv.damaged"):
+        assert cli.main(["train", "--resume", "run", "--timesteps", "1800"]) == 0
 
 
 @pytest.mark.parametrize(("cut_after", "number"), [(200, signal.SIGINT), (600, signal.SIGTERM)])

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 
 from staq import BoundaryActions, StaQ
@@ -16,9 +17,9 @@ from staq.storage.export import DESCRIPTION
 def test_a_zip_does_not_say_that_its_actions_are_boundaries(capsys: pytest.CaptureFixture[str]) -> None:
     env = make_vec_env("Pendulum-v1", 2, wrapper_class=BoundaryActions)
     StaQ("MlpPolicy", env, policy_kwargs={"net_arch": [8]}, device="cpu").save("boundary.zip")
-    assert cli.main("eval boundary.zip --trust --env Pendulum-v1 --episodes 1".split()) == 0
+    assert cli.main("eval boundary.zip --env Pendulum-v1 --episodes 1".split()) == 0
     assert "Pendulum-v1  greedy" in capsys.readouterr().out
-    assert cli.main("eval boundary.zip --trust --env CartPole-v1 --episodes 1".split()) == 1
+    assert cli.main("eval boundary.zip --env CartPole-v1 --episodes 1".split()) == 1
     assert "acts in Discrete(3), and CartPole-v1 takes Discrete(2)" in capsys.readouterr().err
 
 
@@ -36,5 +37,15 @@ def test_a_file_does_not_say_which_module_is_imported(run: Path, capsys: pytest.
 
 def test_a_foreign_zip_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("foreign.zip").write_text("not a model")
-    assert cli.main(["eval", "foreign.zip", "--trust", "--env", "CartPole-v1"]) == 1
-    assert "not a model saved by StaQ" in capsys.readouterr().err
+    for trust in ([], ["--trust"]):
+        assert cli.main(["eval", "foreign.zip", *trust, "--env", "CartPole-v1"]) == 1
+        assert "not a model saved by StaQ" in capsys.readouterr().err
+
+
+def test_a_pickled_zip_needs_trust(capsys: pytest.CaptureFixture[str]) -> None:
+    DQN("MlpPolicy", "CartPole-v1", device="cpu").save("dqn.zip")
+    StaQ("MlpPolicy", "CartPole-v1", learning_rate=lambda _: 1e-3, device="cpu").save("staq.zip")
+    for path, message in (("dqn.zip", "load it with DQN.load"), ("staq.zip", "--trust")):
+        assert cli.main(["eval", path, "--env", "CartPole-v1", "--episodes", "1"]) == 1
+        assert message in capsys.readouterr().err
+        assert cli.main(["eval", path, "--trust", "--env", "CartPole-v1", "--episodes", "1"]) == 0

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from staq import Checkpoints, StaQ, resume
-from staq.storage.plain_data import DamagedFile
 from staq.storage.checkpoint import newest_state
+from staq.storage.plain_data import DamagedFile
 from tests.conftest import StopAt, assert_identical, lambda_model, small_model
 from tests.storage.conftest import finish
 
@@ -105,7 +105,7 @@ def test_the_last_good_checkpoint_is_used_and_the_user_is_told(tmp_path: Path) -
     newest.write_bytes(data)
     with pytest.warns(
         UserWarning,
-        match=r"state-000005.safetensors is damaged. Using the checkpoint before it, state-000004.safetensors",
+        match=r"state-000005.safetensors is damaged. Using the checkpoint before it, state-000004",
     ):
         model = resume(small_model(), tmp_path)
     assert model.iteration == 4
