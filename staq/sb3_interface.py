@@ -5,6 +5,7 @@ Nothing here is part of the algorithm: see ``staq.loop``.
 
 from __future__ import annotations
 
+import copy
 import io
 import pathlib
 from collections.abc import Iterable
@@ -157,10 +158,16 @@ class SB3Interface(OffPolicyAlgorithm):
         trust: bool = False,
     ) -> None:
         """As in SB3. ``trust`` is for files: see ``load``."""
-        given = load_path_or_dict
-        if not isinstance(given, dict):
-            given = model_file.read(given, trust).parameters
-        super().set_parameters(given, exact_match, device)
+        if isinstance(load_path_or_dict, dict):
+            super().set_parameters(load_path_or_dict, exact_match, device)
+        else:
+            given, before = model_file.read(load_path_or_dict, trust).parameters, copy.deepcopy(self.get_parameters())
+            try:
+                super().set_parameters(given, exact_match, device)
+            except model_file.Damage as error:
+                super().set_parameters(before)  # all of a file, or nothing
+                reason = " ".join(str(error).split())
+                raise ValueError(f"{load_path_or_dict} does not fit this model: {reason}") from error
         self.experience.recompute(self.policy.improvement.accumulated)
 
     def save(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN
 from torch import nn
 
 from staq.actions import BoundaryActions
@@ -20,7 +19,7 @@ from staq.networks.conv_mlp import ConvMlp, activation_named
 from staq.policies import StaQPolicy
 from staq.policy_improvement.stack import Stack
 from staq.storage.plain_data import parsed, read_safetensors
-from staq.storage.policy_shapes import check_fits
+from staq.storage.policy_shapes import EXTRACTORS, check_fits
 from staq.storage.spaces import describe_space, space_from
 from staq.version import __version__
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from staq.sb3_interface import SB3Interface
 
 FORMAT = "staq-policy-1"
-EXTRACTORS: dict[str, Any] = {kind.__name__: kind for kind in (CombinedExtractor, FlattenExtractor, NatureCNN)}
-"""Features extractors that an export can name: SB3's own, without code of anybody else."""
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
 
 

@@ -26,7 +26,6 @@ import cloudpickle
 import stable_baselines3
 import torch
 from gymnasium import spaces
-from stable_baselines3.common import torch_layers
 from stable_baselines3.common.save_util import load_from_zip_file, open_path
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule, get_system_info
 from torch import nn
@@ -75,12 +74,13 @@ def nameable() -> dict[str, Any]:
     from staq.networks.optimizer import RAdam
     from staq.policy_improvement.mirror_descent import StepSize
     from staq.registry import ALGORITHMS
+    from staq.storage.policy_shapes import EXTRACTORS
 
     improvements = [record.load().improvement for record in ALGORITHMS.values() if record.ours]
     optimizers = [getattr(torch.optim, name) for name in ("Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "SGD")]
     classes = [
         *(getattr(nn.modules.activation, name) for name in nn.modules.activation.__all__),
-        *(torch_layers.CombinedExtractor, torch_layers.FlattenExtractor, torch_layers.NatureCNN),
+        *EXTRACTORS.values(),
         *(policies.StaQPolicy, policies.MlpPolicy, policies.CnnPolicy, policies.MultiInputPolicy),
         *(*optimizers, RAdam, StepSize, *improvements, *(improvement.Settings for improvement in improvements)),
     ]
@@ -205,7 +205,10 @@ def _check_pickled(data: dict[str, Any], what: str, trust: bool) -> None:
     module = policy.get("__module__", "") if isinstance(policy, dict) else ""
     if isinstance(module, str) and module.startswith("stable_baselines3."):
         name = module.split(".")[1].upper()
-        raise ValueError(f"{what} is a model of stable-baselines3's {name}, not of staq: load it with {name}.load.")
+        raise ValueError(
+            f"{what} is a model of stable-baselines3's {name}, not of staq: load it with {name}.load (on the "
+            "command line with --trust)."
+        )
     if not trust:
         raise NeedsTrust(
             f"{what} is pickled, as the zips of SB3 and of older versions are, and loading it can run any code that "

@@ -7,12 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN
 
 from staq.policy_improvement.stack import Stack
 
 if TYPE_CHECKING:
     from staq.policies import StaQPolicy
 
+EXTRACTORS: dict[str, Any] = {kind.__name__: kind for kind in (CombinedExtractor, FlattenExtractor, NatureCNN)}
+"""Features extractors that a file can name: SB3's own, without code of anybody else."""
 MOST = 1000
 """Layers, critics or atoms that a file may ask for: far more than anybody has."""
 
@@ -28,6 +31,8 @@ def check_fits(kind: type[StaQPolicy], arguments: Mapping[str, Any], weights: Ma
 
     The policy is made on PyTorch's "meta" device, whose tensors have a shape and no memory.
     """
+    if arguments.get("features_extractor_class") not in (None, *EXTRACTORS.values()):
+        return  # a class of the reader's own, who knows its size
     lengths = {name: len(arguments.get(name) or ()) for name in ("net_arch", "conv_arch")}
     for name, size in {**lengths, **{name: arguments[name] for name in ("n_critics", "n_atoms")}}.items():
         if type(size) is not int or not 0 <= size <= MOST:

@@ -31,8 +31,8 @@ def write(path: str | Path | io.BufferedIOBase, replay: Replay) -> None:
 
 def read_into(path: str | Path | io.BufferedIOBase, replay: Replay, trust: bool) -> None:
     """Puts the transitions of a file into a replay, or as many of the newest as it has room for."""
-    suffix = "pkl" if isinstance(path, (str, Path)) and Path(f"{path}.pkl").exists() else "safetensors"
-    file, what = open_path(path, "r", verbose=0, suffix=suffix), str(path)
+    there = [suffix for suffix in ("safetensors", "pkl") if Path(f"{path}.{suffix}").exists()]
+    file, what = open_path(path, "r", verbose=0, suffix=there[0] if there else None), str(path)
     try:
         data = file.read()
     finally:

@@ -118,7 +118,7 @@ def test_damage_and_foreign_files_are_named(tmp_path: Path) -> None:
     description = json.loads((folder / DESCRIPTION).read_text())
     for change, message in (
         ({"format": "onnx"}, "format 'onnx'"),
-        ({"net_arch": [3]}, "does not fit its own description"),
+        ({"net_arch": [3]}, "The weights do not fit their own description: q_net.mlp.0.bias"),
         ({"activation_fn": "functional"}, "no layer of torch.nn"),
         ({"stack": None}, "does not fit its own description"),
         ({"action_space": {"type": "Sphere"}}, "'Sphere' is no space"),

@@ -14,10 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
 from stable_baselines3 import DQN
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.save_util import save_to_pkl
 
 from staq import Checkpoints, StaQ, load_policy, resume
 from staq.policies import MlpPolicy
@@ -158,6 +161,23 @@ def test_a_model_whose_tensors_harm(trained: Path) -> None:
         refused(lambda path=path: StaQ.load(path, device="cpu"), message)  # type: ignore[misc]
 
 
+def test_a_pickle_that_is_trusted(trained: Path) -> None:
+    """SB3's own way of writing a zip and a replay, as older versions did."""
+    model = StaQ.load(trained / "model.zip", device="cpu")
+    model.load_replay_buffer(trained / "replay")
+    OffPolicyAlgorithm.save(model, "old.zip")
+    save_to_pkl("old", model.replay)
+    refused(lambda: StaQ.load("old.zip"), "is pickled.*trust=True")
+    again = StaQ.load("old.zip", device="cpu", trust=True)
+    again.load_replay_buffer("old", trust=True)
+    assert torch.equal(again.replay.observations, model.replay.observations)
+    obs = model.replay.observations[:9].numpy()
+    np.testing.assert_array_equal(again.logits(obs), model.logits(obs))
+    again.policy.improvement.stack.clear()
+    again.policy.improvement.stack.load_state_dict({"_extra_state": model.policy.improvement.as_stack()})
+    np.testing.assert_array_equal(again.logits(obs), model.logits(obs))
+
+
 def test_zips_of_others() -> None:
     DQN("MlpPolicy", "CartPole-v1", device="cpu", buffer_size=10).save("dqn.zip")
     for trust in (False, True):
@@ -171,6 +191,8 @@ def test_parameters_and_policies_alone(trained: Path) -> None:
     before = {name: w.clone() for name, w in model.policy.state_dict().items()}
     path = with_attributes(trained, gamma=a_pickle())
     refused(lambda: model.set_parameters(path), "gamma as a pickle")
+    small_model(policy_kwargs={"net_arch": [5]}).save("other.zip")
+    refused(lambda: model.set_parameters("other.zip"), "does not fit this model.*size mismatch")
     torch.save({"state_dict": {}, "data": Payload()}, "policy.pt")
     refused(lambda: MlpPolicy.load("policy.pt"), "it has no 'data'|which no model's file does|no part of")
     assert all(torch.equal(w, before[name]) for name, w in model.policy.state_dict().items())
