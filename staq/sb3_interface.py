@@ -165,7 +165,7 @@ class SB3Interface(OffPolicyAlgorithm):
             try:
                 super().set_parameters(given, exact_match, device)
             except model_file.Damage as error:
-                super().set_parameters(before)  # all of a file, or nothing
+                super().set_parameters(before)  # type: ignore[arg-type]  # all of a file, or nothing
                 reason = " ".join(str(error).split())
                 raise ValueError(f"{load_path_or_dict} does not fit this model: {reason}") from error
         self.experience.recompute(self.policy.improvement.accumulated)
