@@ -12,7 +12,7 @@ this loop with an improvement; ``evaluation=`` names the other.
     η       ``kl_weight``
     α, β    ``step_size.alpha``, ``step_size.beta``
     c_k     ``policy.improvement.accumulated(…)``, the costly part of the logits
-    ξ_k     ``policy.logits(…)``, the policy's logits
+    ξ_k     ``policy.logits_of(…)``, the policy's logits
     γ       ``gamma``
     λ       ``sticky_rate``
 """

@@ -178,7 +178,7 @@ class StaQPolicy(BasePolicy):
             return (256, 256)
         return (128,) if _is_small(space) else (features,)  # as wide as SB3's NatureCNN
 
-    def logits(self, obs: torch.Tensor) -> torch.Tensor:
+    def logits_of(self, obs: torch.Tensor) -> torch.Tensor:
         """ξ(s): the policy is their softmax. → float64 [B, A]"""
         return self.improvement.logits(self.improvement.accumulated(obs))
 
@@ -234,15 +234,15 @@ class StaQPolicy(BasePolicy):
         values: np.ndarray = function(obs).cpu().numpy()
         return values if vectorized else values[0]
 
-    def logits_of(self, observation: np.ndarray, action_masks: np.ndarray | None = None) -> np.ndarray:
+    def logits(self, observation: np.ndarray, action_masks: np.ndarray | None = None) -> np.ndarray:
         """ξ(s) of arrays, −∞ where a mask forbids an action. → [B, A], or [A] for a single observation"""
         masks = self._as_masks(action_masks)
-        return self._of_observation(lambda obs: forbid(self.logits(obs), masks, -math.inf), observation)
+        return self._of_observation(lambda obs: forbid(self.logits_of(obs), masks, -math.inf), observation)
 
     def action_probabilities(self, observation: np.ndarray, action_masks: np.ndarray | None = None) -> np.ndarray:
         """π(·|s) = softmax(ξ(s)), part after part. → [B, A], or [A] for a single observation"""
         masks, softmax = self._as_masks(action_masks), self.codec.factors.softmax
-        return self._of_observation(lambda obs: softmax(forbid(self.logits(obs), masks)), observation)
+        return self._of_observation(lambda obs: softmax(forbid(self.logits_of(obs), masks)), observation)
 
     def predict(
         self,
@@ -280,7 +280,7 @@ class StaQPolicy(BasePolicy):
     def _predict(self, observation: PyTorchObs, deterministic: bool | np.ndarray = False) -> torch.Tensor:
         """SB3's; ``deterministic`` may also be a mask that says for which observations."""
         assert isinstance(observation, torch.Tensor)
-        logits, factors = forbid(self.logits(observation), self._allowed), self.codec.factors
+        logits, factors = forbid(self.logits_of(observation), self._allowed), self.codec.factors
         indices = factors.likeliest(logits).cpu()
         sampled = torch.as_tensor(~np.broadcast_to(deterministic, len(indices)))
         if sampled.any():

@@ -9,7 +9,7 @@ import copy
 import io
 import pathlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -57,7 +57,7 @@ class SB3Interface(OffPolicyAlgorithm):
 
     def logits(self, observation: np.ndarray, action_masks: np.ndarray | None = None) -> np.ndarray:
         """ξ(s), the logits of the policy, −∞ of what is forbidden. → [B, A], or [A] for a single observation"""
-        return self.policy.logits_of(observation, action_masks)
+        return self.policy.logits(observation, action_masks)
 
     def action_probabilities(self, observation: np.ndarray, action_masks: np.ndarray | None = None) -> np.ndarray:
         """π(·|s) = softmax(ξ(s)), part after part. → [B, A], or [A] for a single observation"""
@@ -67,11 +67,14 @@ class SB3Interface(OffPolicyAlgorithm):
         """q of the networks that are learning, [B, E, A], and of each frozen one, oldest first, [B, n, E, A]."""
         return self.policy.q_values(observation)
 
-    def export(self, path: str | pathlib.Path) -> pathlib.Path:
-        """Write the policy into the folder ``path`` as safetensors and JSON, for ``staq.load_policy``."""
+    def export(self, path: str | pathlib.Path, format: Literal["safetensors", "onnx"] = "safetensors") -> pathlib.Path:
+        """Write the policy into the folder ``path`` as safetensors and JSON, for ``staq.load_policy``.
+
+        :param format: "onnx" for one graph in the file ``path`` instead, for programs without PyTorch
+        """
         from staq.storage.export import export_model
 
-        return export_model(self, path)
+        return export_model(self, path, format)
 
     def condensed(
         self, n_networks: int | None = None, max_kl: float | None = None, observations: np.ndarray | None = None

@@ -89,7 +89,7 @@ def test_the_audit_against_a_loop_over_all_snapshots(tmp_path: Path) -> None:
         q = model.policy.architecture.q_values(weights, obs).mean(0).t().double().detach()
         c = beta * c + q - q.mean(-1, keepdim=True)
     exact = (model.step_size.alpha * c).log_softmax(-1)
-    merged = model.policy.logits(obs).log_softmax(-1)
+    merged = model.policy.logits_of(obs).log_softmax(-1)
     assert last.states == len(obs)
     assert last.mean_kl == pytest.approx(kl_divergence(exact, merged).mean().item(), rel=1e-2)
     assert last.largest_kl == pytest.approx(kl_divergence(exact, merged).max().item(), rel=1e-2)
@@ -127,7 +127,7 @@ def test_an_export_of_a_merged_policy_is_the_policy(tmp_path: Path) -> None:
     model.export(tmp_path / "policy")
     policy, description = load_policy(tmp_path / "policy")
     obs = model.replay.observations[:50].numpy()
-    np.testing.assert_array_equal(policy.logits_of(obs), model.logits(obs))
+    np.testing.assert_array_equal(policy.logits(obs), model.logits(obs))
     assert description["stack"]["n_pushed"] == 15
     assert len(description["stack"]["spans"]) == networks_of(model) < 15
 

@@ -249,4 +249,4 @@ def test_the_policy_saves_and_loads_by_itself(tmp_path: Path) -> None:
     model.policy.save(str(tmp_path / "policy.pt"))
     policy = MlpPolicy.load(str(tmp_path / "policy.pt"), device="cpu")
     obs: Any = torch.as_tensor(OBS)
-    assert torch.equal(policy.logits(obs), model.policy.logits(obs))
+    assert torch.equal(policy.logits_of(obs), model.policy.logits_of(obs))

@@ -32,6 +32,7 @@ def add_command(commands: Any) -> None:
     command.add_argument("--networks", type=whole_number, nargs="+", default=[1], help="how many (1)")
     command.add_argument("--episodes", type=whole_number, default=100, help="to play with each (%(default)s)")
     command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--onnx", action="store_true", help="write each as an ONNX graph too")
     command.add_argument("--out", type=Path, default=Path("condensed"), metavar="FOLDER", help="(%(default)s)")
 
 
@@ -39,6 +40,7 @@ def condense(options: argparse.Namespace) -> None:
     from staq.cli.rollouts import play
     from staq.envs.make import make_envs
     from staq.policy_improvement import condensing
+    from staq.storage.onnx_export import export_onnx
 
     policy, env_id, actions = policy_and_environment(options)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -52,6 +54,8 @@ def condense(options: argparse.Namespace) -> None:
         returns = play(found.policy, env, options.episodes, True, options.seed).returns
         rows.append((found, returns))
         folder = found.export(options.out / f"networks-{n}", env_id, actions == "boundary")
+        if options.onnx:
+            export_onnx(found.policy, options.out / f"networks-{n}.onnx", env_id, actions == "boundary")
         print(
             f"{found.networks} of {found.of_networks}: KL {found.kl:.2e}, same greedy action "
             f"{found.greedy_agreement:.2%}, greedy return {_interval(returns)} → {folder}"

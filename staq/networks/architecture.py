@@ -50,6 +50,10 @@ class Architecture(ABC):
     def inputs(self, obs: torch.Tensor) -> Any:
         """What every network computes from B observations alike, and ``hidden`` starts from."""
 
+    @abstractmethod
+    def inputs_of_parts(self, each: Mapping[str, torch.Tensor]) -> Any:
+        """``inputs`` of observations of several parts, which ``inputs`` finds side by side. {key: [B, ...]}"""
+
     def inputs_of_many(self, obs: torch.Tensor) -> Any:
         """What ``hidden_of_many`` starts from."""
         return self.inputs(obs)
@@ -88,10 +92,9 @@ class Architecture(ABC):
         """SB3's preparation: floats, images scaled to [0, 1], one-hot for discrete observations."""
         return self._preprocessed(obs, self.observation_space)
 
-    def preprocessed_parts(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
+    def preprocessed_parts(self, each: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The same of observations of several parts."""
         assert self.parts is not None
-        each = self.parts.unpacked(obs)
         return {key: self._preprocessed(values, self.parts.space[key]) for key, values in each.items()}
 
     def _preprocessed(self, obs: torch.Tensor, space: spaces.Space) -> torch.Tensor:

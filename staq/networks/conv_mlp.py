@@ -6,7 +6,7 @@ A convolution is a product over the patches of its input, which on boards of 10Ã
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -95,10 +95,13 @@ class ConvMlp(Architecture):
     def inputs(self, obs: torch.Tensor) -> torch.Tensor:
         """What the first layer of every network multiplies: [1, B, inputs], or patches [1, B, H', W', inputs]."""
         if self.parts is not None:
-            flat = [values.flatten(1) for values in self.preprocessed_parts(obs).values()]
-            return torch.cat(flat, dim=1).unsqueeze(0)
+            return self.inputs_of_parts(self.parts.unpacked(obs))
         x = self.preprocessed(obs).unsqueeze(0)  # [1, B, ...]
         return patches(self.with_channels_last(x), *self.conv_arch[0][1:]) if self.conv_arch else x.flatten(2)
+
+    def inputs_of_parts(self, each: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        flat = [values.flatten(1) for values in self.preprocessed_parts(each).values()]
+        return torch.cat(flat, dim=1).unsqueeze(0)
 
     def inputs_of_many(self, obs: torch.Tensor) -> torch.Tensor | DistinctPatches:
         """The patches of boards of bits, where there is a kernel that takes them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -58,7 +58,10 @@ class StackedModule(Architecture):
         return module
 
     def inputs(self, obs: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-        return self.preprocessed(obs) if self.parts is None else self.preprocessed_parts(obs)
+        return self.preprocessed(obs) if self.parts is None else self.inputs_of_parts(self.parts.unpacked(obs))
+
+    def inputs_of_parts(self, each: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return self.preprocessed_parts(each)
 
     def hidden_in_training(self, weights: Weights, inputs: Any) -> torch.Tensor:
         if not self.batch_norms:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from collections.abc import Callable
 from functools import partial as partially
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,15 +31,27 @@ FORMAT = "staq-policy-1"
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
 
 
-def export_model(model: SB3Interface, path: str | Path) -> Path:
-    """Writes a model's policy into the folder ``path``, with the name of its environment."""
+def export_model(model: SB3Interface, path: str | Path, format: str = "safetensors") -> Path:
+    """Writes a model's policy into the folder ``path``, or as one file for ONNX, with the name of its environment."""
+    write = writer(format)
     if model.get_vec_normalize_env() is not None:
         warnings.warn(
             "The exported policy expects observations normalised by this VecNormalize: export its statistics too, "
             "with vec_env.save(path).",
             stacklevel=3,
         )
-    return export_policy(model.policy, path, *environment_of(model))
+    return write(model.policy, path, *environment_of(model))
+
+
+def writer(format: str) -> Callable[..., Path]:
+    """What writes policies in a format; the parameters of all are the first of ``export_policy``."""
+    if format == "safetensors":
+        return export_policy
+    if format == "onnx":
+        from staq.storage.onnx_export import export_onnx
+
+        return export_onnx
+    raise ValueError(f"format={format!r}: it must be 'safetensors' or 'onnx'.")
 
 
 def environment_of(model: SB3Interface) -> tuple[str | None, bool]:

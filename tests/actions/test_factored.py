@@ -298,7 +298,7 @@ def test_targets_equal_those_of_the_enumerated_joint_space(target_action: str, t
     rows = torch.arange(12)
     next_obs = replay.next_observations[rows]
     q = torch.stack([joint.summed(of_one.t()) for of_one in model.policy.q_net_target(next_obs)])  # [E, 12, |A|]
-    log_pi = joint.summed(model.policy.logits(next_obs)).log_softmax(-1).to(q)
+    log_pi = joint.summed(model.policy.logits_of(next_obs)).log_softmax(-1).to(q)
     repeats = 1 if target_action == "expected" else 4000
     found = targets_of(model, rows.repeat(repeats, 1)) if repeats > 1 else targets_of(model, rows[None])
 
@@ -325,7 +325,7 @@ def test_logits_have_no_offset_in_any_part() -> None:
     space: Any = spaces.MultiDiscrete([2, 30])
     model = StaQ("MlpPolicy", DummyVecEnv([lambda: Endless(action_space=space)] * 4), **SMALL)
     model.learn(600)
-    logits = model.policy.logits(torch.randn(5, 3))
+    logits = model.policy.logits_of(torch.randn(5, 3))
     for part in logits.split(model.factors.sizes, dim=-1):
         torch.testing.assert_close(part.mean(-1), torch.zeros(5, dtype=torch.float64), atol=1e-4, rtol=0)
     torch.testing.assert_close(

@@ -81,7 +81,7 @@ def test_the_stack_is_a_list_of_networks(env_id: str) -> None:
 def test_targets_are_those_of_the_equation(env_id: str) -> None:
     model = model_of(env_id, reward_scale=3.0).learn(800)
     replay, rows = model.replay, model.replay.draw(1, 64)
-    log_pi = model.policy.logits(replay.next_observations[rows[0]]).log_softmax(-1).float()
+    log_pi = model.policy.logits_of(replay.next_observations[rows[0]]).log_softmax(-1).float()
     next_q = plain.mean_q(as_plain(model, model.policy.q_net_target.weights), replay.next_observations[rows[0]])
     tau, settings = model.step_size.entropy_weight, plain_settings(model)
     rewards, terminated = replay.rewards[rows[0]], replay.terminated[rows[0]]
@@ -111,7 +111,7 @@ def test_evaluation_equals_the_plain_one(env_id: str, monkeypatch: pytest.Monkey
             "next_obs": replay.next_observations,
             "terminated": replay.terminated,
         }
-        log_pi = model.policy.logits(replay.next_observations).log_softmax(-1)
+        log_pi = model.policy.logits_of(replay.next_observations).log_softmax(-1)
         tau = model.step_size.entropy_weight
         plain.evaluate(critics, optimizer, experience, log_pi, torch.cat(drawn), tau, plain_settings(model))
         evaluate()

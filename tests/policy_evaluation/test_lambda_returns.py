@@ -108,7 +108,7 @@ def test_targets_equal_a_plain_loop(behaviour: str) -> None:
     found = model.policy_evaluation.targets(rollout, model.shared, model.evaluation_settings, model.step_size)
 
     def look(obs: torch.Tensor) -> tuple[list[float], float, float]:
-        pi = policy.logits(obs.unsqueeze(0)).softmax(-1)[0].tolist()
+        pi = policy.logits_of(obs.unsqueeze(0)).softmax(-1)[0].tolist()
         q = policy.q_net(obs.unsqueeze(0)).mean(0)[:, 0].tolist()
         bonus = -tau * sum(p * math.log(p) for p in pi)
         return pi, sum(p * x for p, x in zip(pi, q, strict=True)) + bonus, bonus

@@ -74,7 +74,7 @@ def test_targets_equal_a_plain_loop() -> None:
         for row, target in zip(rows, row_targets, strict=True):
             next_obs = replay.next_observations[row : row + 1]
             q = model.policy.q_net_target(next_obs).mean(0)[:, 0].tolist()
-            pi = model.policy.logits(next_obs).softmax(-1)[0].tolist()
+            pi = model.policy.logits_of(next_obs).softmax(-1)[0].tolist()
             value = sum(p * x for p, x in zip(pi, q, strict=True)) - tau * sum(p * math.log(p) for p in pi)
             expected = 3.0 * replay.rewards[row].item()
             if not replay.terminated[row]:

@@ -59,11 +59,11 @@ def test_what_is_measured_is_so(model: StaQ, n: int, tmp_path: Path) -> None:
     assert description["condensed"]["kl"] == small.kl
     assert description["condensed"]["networks"] == len(description["stack"]["relative_weights"]) == n
     obs = model.replay.observations[: model.replay.size()]
-    original, condensed = (each.logits(obs).log_softmax(-1) for each in (model.policy, policy))
+    original, condensed = (each.logits_of(obs).log_softmax(-1) for each in (model.policy, policy))
     kl = kl_divergence(original, condensed).mean().item()
     assert 0.2 * kl < small.kl < 5 * kl
     assert small.states == len(obs) // 5
-    np.testing.assert_array_equal(policy.logits_of(obs[:9].numpy()), small.policy.logits_of(obs[:9].numpy()))
+    np.testing.assert_array_equal(policy.logits(obs[:9].numpy()), small.policy.logits(obs[:9].numpy()))
     assert model.condensed(n_networks=n).kl == small.kl
 
 
