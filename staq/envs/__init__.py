@@ -16,8 +16,12 @@ MINATAR_TIME_LIMIT = 5000
 
 
 def register() -> None:
-    """Makes ``gymnasium.make("MinAtar/Breakout-v1")`` work; MinAtar itself is imported when a game is made."""
+    """Makes ``gymnasium.make("MinAtar/Breakout-v1")`` work; MinAtar itself is imported when a game is made.
+
+    MinAtar's own ``register_envs`` has the same names: ours take their place, without Gymnasium's warning.
+    """
     for name, game in MINATAR_GAMES.items():
+        gymnasium.registry.pop(f"MinAtar/{name}-v1", None)
         gymnasium.register(
             f"MinAtar/{name}-v1",
             entry_point="staq.envs.minatar:MinAtar",

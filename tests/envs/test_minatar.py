@@ -92,3 +92,16 @@ def test_importing_staq_needs_neither_minatar_nor_box2d() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'staq[minatar]'" in result.stdout
+
+
+def test_minatars_own_names_are_taken_without_a_warning() -> None:
+    """By importing staq, which Gymnasium does for "staq:…"; what MinAtar has beside them stays its own."""
+    code = (
+        "import gymnasium, minatar.gym\n"
+        "minatar.gym.register_envs()\n"
+        "for name in ('MinAtar/Breakout-v1', 'staq:MinAtar/Breakout-v1', 'MinAtar/Breakout-v1', 'MinAtar/Breakout-v0'):\n"
+        "    print(type(gymnasium.make(name).unwrapped).__module__)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["minatar.gym", "staq.envs.minatar", "staq.envs.minatar", "minatar.gym"]
+    assert "Overriding" not in ran.stderr
