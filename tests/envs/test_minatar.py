@@ -99,8 +99,8 @@ def test_minatars_own_names_are_taken_without_a_warning() -> None:
     code = (
         "import gymnasium, minatar.gym\n"
         "minatar.gym.register_envs()\n"
-        "for name in ('MinAtar/Breakout-v1', 'staq:MinAtar/Breakout-v1', 'MinAtar/Breakout-v1', 'MinAtar/Breakout-v0'):\n"
-        "    print(type(gymnasium.make(name).unwrapped).__module__)\n"
+        "for where, v in zip(('', 'staq:', '', ''), (1, 1, 1, 0)):\n"
+        "    print(type(gymnasium.make(f'{where}MinAtar/Breakout-v{v}').unwrapped).__module__)\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["minatar.gym", "staq.envs.minatar", "staq.envs.minatar", "minatar.gym"]
