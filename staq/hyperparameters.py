@@ -53,7 +53,8 @@ POSITIVE = Requirement(lambda v: is_number(v) and v > 0, "a positive number")
 NOT_NEGATIVE = Requirement(lambda v: is_number(v) and v >= 0, "a number of at least 0")
 FRACTION = Requirement(lambda v: is_number(v) and 0 <= v <= 1, "a number between 0 and 1")
 STEPS = Requirement(lambda v: is_number(v) and v >= 0 and v == int(v), "a whole number of at least 0")
-RATE = Requirement(lambda v: callable(v) or POSITIVE.holds(v), "a positive number or a schedule")
+# 0 too: RL Zoo loads models that are only to play with custom_objects={"learning_rate": 0.0}.
+RATE = Requirement(lambda v: callable(v) or NOT_NEGATIVE.holds(v), "a number of at least 0 or a schedule")
 
 
 def setting(default: Any, help: str, must_be: Requirement) -> Any:

@@ -59,7 +59,7 @@ def test_a_short_run_of_ppo_is_the_beginning_of_a_long_one(timesteps: int, at_ha
     [
         ("ppo --batch-size 1", "ppo cannot be built with these settings.*batch_size"),
         ("ppo --n-steps 0", "n_steps=0: it must be a whole number of at least 1"),
-        ("ppo --clip-range abc", "clip_range='abc': it must be a positive number or a schedule"),
+        ("ppo --clip-range abc", "clip_range='abc': it must be a number of at least 0 or a schedule"),
         ("ppo --learning-rate lin_x", "learning_rate='lin_x': it must be a number"),
         ("ppo --anneal-steps 0", "anneal_steps=0"),
         ("ppo --policy CnnPolicy", "CnnPolicy reads boards and images"),
