@@ -1,7 +1,7 @@
 """RL Zoo with our algorithms: ``python -m staq.zoo train --algo staq --env CartPole-v1``.
 
-The algorithms on our loop are registered twice, as "staq" with the paper's evaluation and as "staq-lambda" on λ-returns,
-since RL Zoo knows hyperparameters by the algorithm's name. Those are our presets, in files beside this one.
+The algorithms on our loop are registered twice, as "staq" with the paper's evaluation and as "staq-lambda" on
+λ-returns, since RL Zoo knows hyperparameters by the algorithm's name. Those are our presets, in files beside this one.
 """
 
 from __future__ import annotations

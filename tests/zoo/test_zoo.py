@@ -20,7 +20,9 @@ SMALL = "policy_update_interval:128 memory_size:3 n_envs:4 batch_size:32 policy_
 
 def zoo(folder: Path, *commands: str) -> str:
     """Several commands in one process, since imports take most of the time."""
-    script = "import sys; from staq.zoo.__main__ import main\nfor line in sys.argv[1:]:\n    sys.argv = line.split(); main()"
+    script = (
+        "import sys; from staq.zoo.__main__ import main\nfor line in sys.argv[1:]:\n    sys.argv = line.split(); main()"
+    )
     environment = {"MPLBACKEND": "Agg", "PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
         [sys.executable, "-c", script, *(f"zoo {c}" for c in commands)],
@@ -50,7 +52,10 @@ def test_every_entry_is_made_of_what_the_algorithm_has(evaluation: str) -> None:
 
 @pytest.mark.parametrize("evaluation", EVALUATIONS)
 def test_the_search_spaces_hold_the_presets_of_classic_control(evaluation: str) -> None:
-    values = presets.defaults("staq", evaluation) | presets.for_environment("CartPole-v1", evaluation=evaluation).hyperparameters
+    values = (
+        presets.defaults("staq", evaluation)
+        | presets.for_environment("CartPole-v1", evaluation=evaluation).hyperparameters
+    )
     outside = {name: values[name] for name, space in SEARCH_SPACES[evaluation].items() if not space.has(values[name])}
     assert outside == {}
 
@@ -64,8 +69,8 @@ def test_train_enjoy_plot_and_optimize(tmp_path: Path) -> None:
         "plot -a staq-lambda -e CartPole-v1 -f logs -w 2",
         "train --algo staq-lambda --env CartPole-v1 -n 1024 -optimize --n-trials 2 --n-evaluations 1 --no-optim-plots "
         f"--storage sqlite:///study.db --study-name study --seed 1 {small}",
-        f"train --algo staq-lambda --env CartPole-v1 -n 512 --storage sqlite:///study.db --study-name study --trial-id 1 "
-        "-params policy_update_interval:1024",
+        "train --algo staq-lambda --env CartPole-v1 -n 512 --storage sqlite:///study.db --study-name study "
+        "--trial-id 1 -params policy_update_interval:1024",
     )
     assert (tmp_path / "logs/staq-lambda/CartPole-v1_1/CartPole-v1.zip").exists()
     assert (tmp_path / "logs/staq-lambda/CartPole-v1_1/best_model.zip").exists()
