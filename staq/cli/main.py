@@ -8,7 +8,7 @@ import signal
 import sys
 import warnings
 
-from staq.cli import audit, condense, evaluate, experiment, info, plot, table, theory, train, tune, watch
+from staq.cli import audit, card, condense, evaluate, experiment, info, plot, table, theory, train, tune, watch
 from staq.version import __version__
 
 
@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="staq", description="Exact policy mirror descent.")
     parser.add_argument("--version", action="version", version=f"staq {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (train, tune, evaluate, watch, plot, table, audit, condense, experiment, theory, info):
+    for module in (train, tune, evaluate, watch, plot, table, audit, condense, card, experiment, theory, info):
         module.add_command(commands)
     return parser
 

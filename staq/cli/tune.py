@@ -226,9 +226,9 @@ def write_page(study: optuna.Study, folder: Path) -> str:
     text = [
         f"# {what['algo']} on {what['env']}, tuned",
         f"{len(study.trials)} trials of {what['timesteps']} steps, evaluation {what['evaluation']}; {len(completed)} "
-        f"ran to their end, the others were stopped early. A value is the mean greedy return over the last quarter of a "
-        f"trial's evaluations, {EPISODES} episodes each, of one seed ({FIRST_SEED} + its number): the best of many is "
-        "too good to be true, so train with seeds below 100 before you report it.",
+        "ran to their end, the others were stopped early. A value is the mean greedy return over the last quarter of "
+        f"a trial's evaluations, {EPISODES} episodes each, of one seed ({FIRST_SEED} + its number): the best of many "
+        "is too good to be true, so train with seeds below 100 before you report it.",
         f"Trial 0 is the preset. The best is trial {best.number}, with {best.value:.1f}:",
         f"```sh\n{command}\n```",
         "## History\n\n![the value of every trial, and the best so far](history.png)",

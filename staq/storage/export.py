@@ -19,6 +19,7 @@ from staq.actions import BoundaryActions
 from staq.networks.conv_mlp import ConvMlp, activation_named
 from staq.policies import StaQPolicy
 from staq.policy_improvement.stack import Stack
+from staq.storage.hub import downloaded, is_on_hub
 from staq.storage.plain_data import parsed, read_safetensors
 from staq.storage.policy_shapes import EXTRACTORS, check_fits
 from staq.storage.spaces import describe_space, space_from
@@ -142,8 +143,8 @@ def _describe_layers(policy: StaQPolicy) -> dict[str, Any]:
 
 
 def load_policy(path: str | Path, device: torch.device | str = "cpu") -> tuple[StaQPolicy, dict[str, Any]]:
-    """The policy of an exported folder, and its description."""
-    folder = Path(path)
+    """The policy of an exported folder, or of "hf:USER/REPO" on the Hugging Face hub, and its description."""
+    folder = downloaded(str(path), [DESCRIPTION, WEIGHTS]) if is_on_hub(path) else Path(path)
     try:
         description = parsed((folder / DESCRIPTION).read_bytes(), str(folder / DESCRIPTION))
         tensors = read_safetensors((folder / WEIGHTS).read_bytes(), str(folder / WEIGHTS))
