@@ -3,13 +3,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow docs lint bench profile clean
+.PHONY: setup demo test test-slow wheel-test docs lint bench profile clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,minatar,atari,box2d,mujoco,baselines,experiments,distributed,docs]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,minatar,atari,box2d,mujoco,baselines,experiments,distributed,zoo,hub,onnx,tune,docs]'
 	touch $(READY)
 
 demo: $(READY)          ## solve CartPole, save the model, draw the curve
@@ -20,6 +20,9 @@ test: $(READY)          ## the tests that a change must pass
 
 test-slow: $(READY)     ## minutes of training, kill -9, learning thresholds
 	$(BIN)/python -m pytest -m slow
+
+wheel-test: $(READY)    ## the wheel in an empty environment without extras, and the tests that need none
+	PYTHON=$(BIN)/python .ci/wheel
 
 lint: $(READY)
 	$(BIN)/ruff check .

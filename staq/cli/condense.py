@@ -95,8 +95,9 @@ def draw(rows: Sequence[tuple[Any, Any]], whole: Any, out: Path, title: str) -> 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     networks = [found.networks for found, _ in rows]
     left.plot(networks, [found.kl for found, _ in rows], marker="o")
+    scale = "log" if any(found.kl > 0 for found, _ in rows) else "linear"
     left.set(
-        xlabel="networks", ylabel="KL(all; condensed)", yscale="log", title=f"{title}, {rows[0][0].of_networks} in all"
+        xlabel="networks", ylabel="KL(all; condensed)", yscale=scale, title=f"{title}, {rows[0][0].of_networks} in all"
     )
     errors = [1.96 * r.std(ddof=1) / len(r) ** 0.5 for _, r in rows]
     right.errorbar(networks, [r.mean() for _, r in rows], errors, marker="o", capsize=3, label="condensed")

@@ -22,6 +22,10 @@ EXTRAS = {
     "experiments": "rliable",
     "distributed": "ray",
     "wandb": "wandb",
+    "zoo": "rl_zoo3",
+    "hub": "huggingface_hub",
+    "onnx": "onnxscript",
+    "tune": "optuna",
 }
 """A module of every extra of this package."""
 

@@ -79,13 +79,13 @@ def tune(options: argparse.Namespace) -> None:
             return tried(trial, what, preset, folder, options.threads, options.line)
 
         if left > 0:
-            study.optimize(objective, n_trials=left, callbacks=[shown], catch=FloatingPointError)
+            study.optimize(objective, n_trials=left, callbacks=[shown])
     if not _completed(study):
         raise ValueError(
-            f"None of {len(study.trials)} trials was completed: nothing is known yet. Ask for more --trials."
+            f"None of {len(finished(study))} trials was completed: nothing is known yet. Ask for more --trials."
         )
     command = write_page(study, folder)
-    print(f"Best of {len(study.trials)}: {study.best_value:.1f} (trial {study.best_trial.number})")
+    print(f"Best of {len(finished(study))}: {study.best_value:.1f} (trial {study.best_trial.number})")
     print(f"Page: {folder / PAGE}\nTrain with the best settings:\n{command}")
 
 
@@ -126,15 +126,15 @@ def _of_preset(what: dict[str, Any]) -> dict[str, Any]:
 
 
 def finished(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
-    """Trials that need not be made again: those that a stop cut short do."""
-    return [trial for trial in study.trials if trial.state.is_finished()]
+    """Trials that ran to their end or were pruned: those that a stop cut short are made again."""
+    from optuna.trial import TrialState
+
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
 
 
 def _completed(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     """Trials that ran to their end."""
-    from optuna.trial import TrialState
-
-    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    return [trial for trial in finished(study) if trial.state.name == "COMPLETE"]
 
 
 def configured(trial: Any, what: dict[str, Any], preset: presets.Preset, threads: int) -> Config:
@@ -191,6 +191,8 @@ def tried(
         config.save(its_folder, line)
         reported = Reported(eval_env, its_folder, config.eval_every, config.seed)
         model.learn(config.timesteps, callback=reported, log_interval=None)
+    except FloatingPointError as error:
+        raise optuna.TrialPruned(f"diverged: {error}") from error
     finally:
         env.close()
         eval_env.close()
@@ -225,8 +227,8 @@ def write_page(study: optuna.Study, folder: Path) -> str:
     rows = [[str(t.number), f"{t.value:.1f}", *(_short(t.params.get(n)) for n in names)] for t in completed[:SHOWN]]
     text = [
         f"# {what['algo']} on {what['env']}, tuned",
-        f"{len(study.trials)} trials of {what['timesteps']} steps, evaluation {what['evaluation']}; {len(completed)} "
-        "ran to their end, the others were stopped early. A value is the mean greedy return over the last quarter of "
+        f"{len(finished(study))} trials of {what['timesteps']} steps, evaluation {what['evaluation']}; "
+        f"{len(completed)} ran to their end, the others were stopped early. A value is the mean greedy return over the last quarter of "
         f"a trial's evaluations, {EPISODES} episodes each, of one seed ({FIRST_SEED} + its number): the best of many "
         "is too good to be true, so train with seeds below 100 before you report it.",
         f"Trial 0 is the preset. The best is trial {best.number}, with {best.value:.1f}:",
@@ -253,7 +255,7 @@ def draw_history(study: optuna.Study, out: Path) -> None:
     completed = _completed(study)
     figure, axis = _figure()
     axis.plot([t.number for t in completed], [t.value for t in completed], "o", label="ran to its end")
-    stopped = [t for t in finished(study) if t.value is None and t.intermediate_values]
+    stopped = [t for t in finished(study) if t.state.name == "PRUNED" and t.intermediate_values]
     axis.plot([t.number for t in stopped], [max(t.intermediate_values.values()) for t in stopped], "x", label="stopped")
     best = [max(t.value for t in completed[: i + 1]) for i in range(len(completed))]
     axis.step([t.number for t in completed], best, where="post", label="best so far")
