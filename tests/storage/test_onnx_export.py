@@ -75,7 +75,9 @@ VECTOR = spaces.Box(-1, 1, (5,))
 @pytest.mark.parametrize(
     ("observations", "actions", "policy_kwargs"),
     [
-        (VECTOR, spaces.Discrete(3, start=2), {"norm": "layer", "activation_fn": "ELU"}),
+        pytest.param(
+            VECTOR, spaces.Discrete(3, start=2), {"norm": "layer", "activation_fn": "ELU"}, marks=pytest.mark.slow
+        ),
         (BOARD, spaces.MultiDiscrete([3, 2]), {"norm": "layer"}),
         (PARTS, spaces.Box(-1, 1, (2,)), {}),
         pytest.param(VECTOR, spaces.Discrete(2), {"net_arch": []}, marks=pytest.mark.slow),

@@ -60,6 +60,7 @@ def test_the_search_spaces_hold_the_presets_of_classic_control(evaluation: str) 
     assert outside == {}
 
 
+@pytest.mark.slow
 def test_train_enjoy_plot_and_optimize(tmp_path: Path) -> None:
     small = f"-params {' '.join(SMALL)}"
     said = zoo(
