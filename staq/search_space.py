@@ -35,10 +35,10 @@ class OneOf:
 
 
 # Not reward_scale, since scaling rewards is dividing η and τ. Around our presets: a factor of about ten both ways.
-SHARED = {"gamma": OneOf((0.95, 0.98, 0.99, 0.995, 0.999))}
+SHARED: dict[str, Between | OneOf] = {"gamma": OneOf((0.95, 0.98, 0.99, 0.995, 0.999))}
 SEARCH_SPACES: dict[str, dict[str, Between | OneOf]] = {
-    "replay": SHARED
-    | {
+    "replay": {
+        **SHARED,
         "learning_rate": Between(1e-5, 1e-3),
         "kl_weight": Between(2.0, 200.0),
         "ent_weight_init": Between(0.2, 10.0),
@@ -48,8 +48,8 @@ SEARCH_SPACES: dict[str, dict[str, Between | OneOf]] = {
         "policy_update_interval": OneOf((1000, 2500, 5000)),
         "target_update_interval": OneOf((100, 200, 500)),
     },
-    "lambda": SHARED
-    | {
+    "lambda": {
+        **SHARED,
         "learning_rate": Between(1e-4, 5e-3),
         "trace_decay": OneOf((0.5, 0.65, 0.8, 0.9, 0.95)),
         "kl_weight": Between(0.02, 2.0),

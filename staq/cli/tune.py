@@ -132,7 +132,7 @@ def finished(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
 
 
-def _completed(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+def _completed(study: optuna.Study) -> list[Any]:
     """Trials that ran to their end."""
     return [trial for trial in finished(study) if trial.state.name == "COMPLETE"]
 
@@ -186,7 +186,7 @@ def tried(
     torch.set_num_threads(threads)
     env, eval_env = make_envs(config.env, config.n_envs), make_envs(config.env, 2 * EPISODES)
     try:
-        model = build(config, env)
+        model: Any = build(config, env)
         its_folder.mkdir(parents=True, exist_ok=True)
         config.save(its_folder, line)
         reported = Reported(eval_env, its_folder, config.eval_every, config.seed)
@@ -228,9 +228,9 @@ def write_page(study: optuna.Study, folder: Path) -> str:
     text = [
         f"# {what['algo']} on {what['env']}, tuned",
         f"{len(finished(study))} trials of {what['timesteps']} steps, evaluation {what['evaluation']}; "
-        f"{len(completed)} ran to their end, the others were stopped early. A value is the mean greedy return over the last quarter of "
-        f"a trial's evaluations, {EPISODES} episodes each, of one seed ({FIRST_SEED} + its number): the best of many "
-        "is too good to be true, so train with seeds below 100 before you report it.",
+        f"{len(completed)} ran to their end, the others were stopped early. A value is the mean greedy return over the "
+        f"last quarter of a trial's evaluations, {EPISODES} episodes each, of one seed ({FIRST_SEED} + its number): the "
+        f"best of many is too good to be true, so train with seeds below {FIRST_SEED} before you report it.",
         f"Trial 0 is the preset. The best is trial {best.number}, with {best.value:.1f}:",
         f"```sh\n{command}\n```",
         "## History\n\n![the value of every trial, and the best so far](history.png)",
