@@ -229,8 +229,8 @@ def write_page(study: optuna.Study, folder: Path) -> str:
         f"# {what['algo']} on {what['env']}, tuned",
         f"{len(finished(study))} trials of {what['timesteps']} steps, evaluation {what['evaluation']}; "
         f"{len(completed)} ran to their end, the others were stopped early. A value is the mean greedy return over the "
-        f"last quarter of a trial's evaluations, {EPISODES} episodes each, of one seed ({FIRST_SEED} + its number): the "
-        f"best of many is too good to be true, so train with seeds below {FIRST_SEED} before you report it.",
+        f"last quarter of a trial's evaluations, {EPISODES} episodes each, of one seed ({FIRST_SEED} + its number). "
+        f"The best of many is too good to be true, so train with seeds below {FIRST_SEED} before you report it.",
         f"Trial 0 is the preset. The best is trial {best.number}, with {best.value:.1f}:",
         f"```sh\n{command}\n```",
         "## History\n\n![the value of every trial, and the best so far](history.png)",
