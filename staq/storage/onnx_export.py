@@ -22,7 +22,7 @@ from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT
 from staq.networks.conv_mlp import ConvMlp
 from staq.policies import StaQPolicy
 from staq.policy_improvement.mirror_descent import centred
-from staq.storage.export import describe_space
+from staq.storage.spaces import describe_space
 from staq.version import __version__
 
 OBSERVATION, MASKS = "observation", "action_masks"

@@ -14,6 +14,7 @@ from staq import registry
 from staq.cli import presets
 from staq.registry import ALGORITHMS, EVALUATIONS
 from staq.search_space import suggested
+from staq.storage.model_file import SCHEDULES
 
 NAMES = {
     name if evaluation == "replay" else f"{name}-{evaluation}": (name, evaluation)
@@ -32,9 +33,10 @@ def register() -> None:
     """Adds our algorithms, and where to look for their hyperparameters, to RL Zoo."""
     try:
         from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
-        from rl_zoo3.utils import ALGOS
+        from rl_zoo3.utils import ALGOS, SimpleLinearSchedule
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"RL Zoo needs {error.name}: pip install 'staq[zoo]'") from error
+    SCHEDULES[SimpleLinearSchedule.__name__] = SimpleLinearSchedule  # which "lin_1e-3" makes, and models then hold
     for name, (algo, evaluation) in NAMES.items():
         known = presets.defaults(algo, evaluation)
         ALGOS[name] = ALGORITHMS[algo].load()
