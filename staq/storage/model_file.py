@@ -47,7 +47,7 @@ from staq.version import __version__
 FORMAT = "staq-model-1"
 DATA, TENSORS = "data", "tensors.safetensors"
 VERSION, SYSTEM = "_stable_baselines3_version", "system_info.txt"
-SCHEDULES = {kind.__name__: kind for kind in (ConstantSchedule, LinearSchedule, FloatSchedule)}
+SCHEDULES: dict[str, type] = {kind.__name__: kind for kind in (ConstantSchedule, LinearSchedule, FloatSchedule)}
 FilePath = str | Path | io.BufferedIOBase
 Damage = (KeyError, TypeError, ValueError, AttributeError, AssertionError, RuntimeError, MemoryError, RecursionError)
 """What reading a file that lies about itself may raise."""
