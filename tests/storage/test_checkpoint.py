@@ -51,7 +51,7 @@ def test_a_run_stopped_by_a_callback_goes_on_in_the_same_folder(tmp_path: Path, 
     """In the middle of an iteration, before and after the buffer is full; the checkpoints after it are whole."""
     model = small_model()
     model.learn(4000, callback=[Checkpoints(tmp_path, every), StopAt(stop)])
-    model.learn(1700 - stop, reset_num_timesteps=False, callback=Checkpoints(tmp_path, every))
+    model.learn(1800 - stop, reset_num_timesteps=False, callback=Checkpoints(tmp_path, every))
     resumed = resume(small_model(), tmp_path)
     assert resumed.iteration == model.iteration
     assert_identical(model, resumed)
