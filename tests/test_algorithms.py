@@ -48,7 +48,7 @@ def test_the_same_seed_is_the_same_run(algo: str) -> None:
     assert not torch.equal(first.policy.q_net.weights["mlp.0.weight"], other.policy.q_net.weights["mlp.0.weight"])
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "MinAtar/Breakout-v1"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", pytest.param("MinAtar/Breakout-v1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("algo", registry.ours())
 def test_resuming_is_exact(algo: str, env_id: str, tmp_path: Path) -> None:
     whole = made(algo, env_id).learn(1200)

@@ -53,6 +53,7 @@ def test_theory_averaging_goes_on_after_an_interruption(
     assert {row.iteration for row in averaging.read(Path("averaging/pendulum.csv"))} == set(range(2, 9))
 
 
+@pytest.mark.slow
 def test_theory_plot_draws_every_picture(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["theory", "plot", "--out", "pictures"]) == 0
     names = {path.stem for path in Path("pictures").glob("*.png")}

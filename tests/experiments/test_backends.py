@@ -55,7 +55,7 @@ def test_what_was_typed_is_kept(tmp_path: Path) -> None:
     assert '"command": "staq experiment run tiny --seeds 1"' in (run.folder / "config.json").read_text()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_killed_driver_loses_nothing(how: signal.Signals, tmp_path: Path) -> None:
     """In the middle of the first runs. After −9 its workers live on, and the second driver waits for them; SIGTERM ends
     them after their iteration."""

@@ -109,6 +109,7 @@ def test_without_slurm_the_user_is_told(tmp_path: Path, monkeypatch: pytest.Monk
         backends.slurm(tiny(tmp_path), tmp_path, None, hours=1, cpus=1, gpus=0)
 
 
+@pytest.mark.slow
 def test_submitits_local_executor_gives_the_same_rows(tmp_path: Path) -> None:
     expected, runs = tiny(tmp_path / "local", seeds=1), tiny(tmp_path / "jobs", seeds=1)
     backends.local(backends.prepare(expected, ""), processes=2, report=lambda: None)

@@ -28,11 +28,11 @@ from tests.storage.conftest import finish
         ("CartPole-v1", {"memory_size": None, "behaviour": "sticky", "target_action": "sampled"}),
         ("CartPole-v1", {"learning_rate": lambda progress: 1e-3 * progress, "weighting": "exact"}),
         ("MinAtar/Breakout-v1", {}),
-        ("MinAtar/SpaceInvaders-v1", {"memory_size": 1}),
-        ("HalfCheetah-v5", {"behaviour": "sticky"}),
+        pytest.param("MinAtar/SpaceInvaders-v1", {"memory_size": 1}, marks=pytest.mark.slow),
+        pytest.param("HalfCheetah-v5", {"behaviour": "sticky"}, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("stop_after", [200, 1400])
+@pytest.mark.parametrize("stop_after", [pytest.param(200, marks=pytest.mark.slow), 1400])
 def test_resuming_equals_never_stopping(tmp_path: Path, env_id: str, arguments: Any, stop_after: int) -> None:
     """Element by element: before anything has wrapped, and after buffer and stack have."""
     whole = small_model(env_id, **arguments).learn(2000)
