@@ -23,12 +23,12 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_that_only_make_understands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "games_that_i_made.py").write_text(
         "import gymnasium\n"
-        "gymnasium.register('Mine-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=9)\n"
+        "gymnasium.register('OfMine-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=9)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        env = make_env("games_that_i_made:Mine-v0")
+        env = make_env("games_that_i_made:OfMine-v0")
     finally:
-        gymnasium.registry.pop("Mine-v0", None)
+        gymnasium.registry.pop("OfMine-v0", None)
     assert env.spec is not None
     assert env.spec.max_episode_steps == 9
