@@ -170,17 +170,28 @@ def test_under_vec_normalize() -> None:
         made(VecNormalize(envs(), norm_obs_keys=["byte"])).learn(200)
 
 
+def maze() -> SimpleMultiObsEnv:
+    """SB3's maze; all of them show a place alike, and alike every time: it draws its pictures when it is made."""
+    np.random.seed(0)
+    return SimpleMultiObsEnv(random_start=False, discrete_actions=True)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("evaluation", EVALUATIONS)
-def test_sb3s_maze_is_solved(evaluation: str) -> None:
-    """Its optimum is to go right and down without a detour."""
-    env = DummyVecEnv([lambda: SimpleMultiObsEnv(random_start=False, discrete_actions=True)] * 8)
-    settings: dict[str, Any] = {"policy_update_interval": 1000, "ent_decay_steps": 10_000, "learning_rate": 1e-3}
-    if evaluation == "replay":
-        settings |= {"gradient_steps": 250}
-    model = StaQ("MultiInputPolicy", env, evaluation=evaluation, seed=0, device="cpu", **settings).learn(20_000)
-    found, _ = evaluate_policy(model, env, n_eval_episodes=8, warn=False)
-    assert float(np.mean(found)) > 0.9
+@pytest.mark.parametrize(
+    ("evaluation", "steps", "settings"),
+    [
+        # An entropy bonus above the 0.1 that a step costs would pay for staying.
+        ("lambda", 10_000, {"ent_weight_init": 0.1, "ent_weight_final": 0.02}),
+        ("replay", 15_000, {"gradient_steps": 250}),
+    ],
+)
+def test_sb3s_maze_is_solved(evaluation: str, steps: int, settings: dict[str, Any]) -> None:
+    """The shortest way is six steps: five times -0.1, then 1."""
+    shared: dict[str, Any] = {"policy_update_interval": 1000, "ent_decay_steps": 10_000, "learning_rate": 1e-3}
+    env = DummyVecEnv([maze] * 8)
+    model = StaQ("MultiInputPolicy", env, evaluation=evaluation, seed=0, device="cpu", **shared, **settings)
+    found, _ = evaluate_policy(model.learn(steps), env, n_eval_episodes=8, warn=False)
+    assert float(np.mean(found)) == pytest.approx(0.5)
 
 
 def test_other_observations_are_refused() -> None:
