@@ -218,6 +218,11 @@ def resolved(
             hint = only_of(name) or nearest(name, [*known, *NO_MEANING_HERE])
             raise TypeError(f"{algorithm} has no argument {name!r}.{hint}")
     values = {**known, **{name: value for name, value in given.items() if name in known}}
+    if any(base.__name__ == "HerReplayBuffer" for base in getattr(given.get("replay_buffer_class"), "__mro__", ())):
+        raise ValueError(
+            f"replay_buffer_class=HerReplayBuffer: {algorithm} has no hindsight replay, without which few goals are "
+            "ever reached. Shape the reward, or use stable-baselines3's own DQN."
+        )
     ignored = [name for name in unknown if name not in HAPPENS_ANYWAY or not HAPPENS_ANYWAY[name](given[name], values)]
     if ignored:
         reasons = "; ".join(f"{name} ({NO_MEANING_HERE[name]})" for name in ignored)

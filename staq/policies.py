@@ -127,8 +127,9 @@ class StaQPolicy(BasePolicy):
         self.architecture = self._make_architecture(
             net_arch, conv_arch, activation_fn, features_extractor_class, features_extractor_kwargs, channels_last, norm
         )
-        self.q_net = QEnsemble(self.architecture, n_critics)
-        self.q_net_target = QEnsemble(self.architecture, n_critics).requires_grad_(False)
+        self.q_net = Critics(self, n_critics)
+        self.q_net_target = Critics(self, n_critics)
+        self.q_net_target.requires_grad_(False)
         self.q_net_target.load_state_dict(self.q_net.state_dict())
         self.improvement = make_improvement(self.architecture, n_critics)
         fused = {"fused": True} if optimizer_class is torch.optim.Adam else {}  # one kernel for all weights
@@ -161,6 +162,8 @@ class StaQPolicy(BasePolicy):
             given = space, factors, extractor_class, extractor_kwargs or {}
             return _custom_architecture(*given, list(layers), activation_fn, *last)
         convolutions = self._default_conv_arch(space) if conv_arch is None else conv_arch
+        if self.convolutional and self.normalize_images:
+            _check_pixels(space)
         in_the_end = _has_channels_last(space) if channels_last is None else channels_last
         return ConvMlp(space, factors, layers, activation_fn, convolutions, in_the_end, *last)
 
@@ -306,8 +309,11 @@ class StaQPolicy(BasePolicy):
 
     def save(self, path: str) -> None:
         """As in SB3, but as data: only what has no name, such as a class of yours, is pickled."""
-        arguments = {k: v for k, v in self._get_constructor_parameters().items() if k != "lr_schedule"}
-        model_file.write(path, type(self).__name__, arguments, {"policy": self.state_dict()})
+        model_file.write(path, type(self).__name__, self.saved_arguments(), {"policy": self.state_dict()})
+
+    def saved_arguments(self) -> dict[str, Any]:
+        """What a policy of the same shape is made with."""
+        return {k: v for k, v in self._get_constructor_parameters().items() if k != "lr_schedule"}
 
     @classmethod
     def load(cls, path: str, device: torch.device | str = "auto", trust: bool = False) -> Self:
@@ -324,6 +330,43 @@ class StaQPolicy(BasePolicy):
         except model_file.Damage as error:
             raise DamagedFile(f"{path} holds no {cls.__name__} ({type(error).__name__}: {error})") from error
         return policy.to(get_device(device))
+
+
+class Critics(QEnsemble):
+    """A policy's critics. Alone they play greedily on their mean q, are saved and loaded, as SB3's ``q_net`` is."""
+
+    def __init__(self, policy: StaQPolicy, n_networks: int) -> None:
+        super().__init__(policy.architecture, n_networks)
+        self._policy = (policy,)  # in a tuple: the whole is no module of its part
+
+    @torch.no_grad()
+    def predict(self, observation: np.ndarray, *_: Any, deterministic: bool = True) -> tuple[np.ndarray, None]:
+        """The greedy actions, whatever is asked for: critics have no other."""
+        (policy,) = self._policy
+        obs, vectorized = policy.obs_to_tensor(observation)
+        actions = policy.codec.actions(policy.codec.factors.likeliest(self(obs).mean(0).t()).cpu().numpy())
+        return (actions if vectorized else actions[0]), None
+
+    def save(self, path: str) -> None:
+        """Write the critics alone, as ``StaQPolicy.save`` writes all of it."""
+        (policy,) = self._policy
+        arguments = {"policy_class": type(policy), **policy.saved_arguments()}
+        model_file.write(path, type(self).__name__, arguments, {"q_net": self.state_dict()})
+
+    @classmethod
+    def load(cls, path: str, device: torch.device | str = "auto", trust: bool = False) -> Critics:
+        """What ``save`` wrote; ``trust`` as in ``StaQPolicy.load``."""
+        saved = model_file.read(path, trust)
+        try:
+            arguments, weights = dict(saved.attributes), saved.parameters["q_net"]
+            policy_class = arguments.pop("policy_class")
+            if not trust:
+                check_fits(policy_class, arguments, critics_of({f"q_net.{name}": w for name, w in weights.items()}))
+            critics: Critics = policy_class(lr_schedule=lambda _: 0.0, **arguments).q_net
+            critics.load_state_dict(weights)
+        except model_file.Damage as error:
+            raise DamagedFile(f"{path} holds no {cls.__name__} ({type(error).__name__}: {error})") from error
+        return critics.to(get_device(device))
 
 
 class MlpPolicy(StaQPolicy):
@@ -361,6 +404,21 @@ def one_of_policies(names: Iterable[str]) -> Requirement:
         return issubclass(policy, StaQPolicy) if isinstance(policy, type) else policy in list(names)
 
     return Requirement(holds, f"{', '.join(map(repr, names))} or a subclass of StaQPolicy")
+
+
+class NotPixels(ValueError, AssertionError):
+    """An observation that is no image. (In SB3 an assertion says so.)"""
+
+
+def _check_pixels(space: spaces.Space) -> None:
+    """Raises where an image would have to be scaled and cannot be: only bytes are known to end at 255."""
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        low, high = space.low.min(), space.high.max()
+        if low < -1 or high > 1:  # what is within has been scaled already
+            raise NotPixels(
+                f"CnnPolicy scales images of uint8 to [0, 1]; these are {space.dtype} from {low:g} to {high:g}. "
+                'Hand on uint8, or take them as they are with policy_kwargs={"normalize_images": False}.'
+            )
 
 
 def _is_small(space: spaces.Space) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import io
 import pathlib
+import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -15,13 +16,12 @@ import numpy as np
 import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv
-from stable_baselines3.common.utils import check_for_correct_spaces, get_system_info
+from stable_baselines3.common.utils import check_for_correct_spaces, get_device, get_system_info
 
 from staq import registry
 from staq.envs.supported import supported_env
 from staq.experience.replay import Replay
-from staq.networks.ensemble import QEnsemble
-from staq.policies import StaQPolicy
+from staq.policies import Critics, StaQPolicy
 from staq.storage import model_file, replay_file
 from staq.storage.plain_data import DamagedFile
 from staq.storage.policy_shapes import check_fits, critics_of
@@ -121,12 +121,12 @@ class SB3Interface(OffPolicyAlgorithm):
         super().set_env(checked, force_reset)
 
     @property
-    def q_net(self) -> QEnsemble:
+    def q_net(self) -> Critics:
         """The critics, by SB3's name."""
         return self.policy.q_net
 
     @property
-    def q_net_target(self) -> QEnsemble:
+    def q_net_target(self) -> Critics:
         """Their target networks, by SB3's name."""
         return self.policy.q_net_target
 
@@ -203,6 +203,9 @@ class SB3Interface(OffPolicyAlgorithm):
         if print_system_info:
             print("== CURRENT SYSTEM INFO ==")
             get_system_info()
+        found = get_device(device)
+        if device != "auto" and found.type != torch.device(device).type:
+            warnings.warn(f"device={str(device)!r}: PyTorch finds no GPU; {path} is loaded on the CPU.", stacklevel=2)
         saved = model_file.read(path, trust, custom_objects, print_system_info)
         known = {registry.ALGORITHMS[name].class_name for name in registry.ours()}
         if saved.kind in known - {cls.__name__}:
@@ -218,20 +221,20 @@ class SB3Interface(OffPolicyAlgorithm):
         except model_file.Damage as error:
             raise DamagedFile(f"{path} holds no {cls.__name__} ({type(error).__name__}: {error})") from error
         if env is not None:
-            env = cls._wrap_env(env, data["verbose"])
+            env = cls._wrap_env(env, data.get("verbose", 0))
             check_for_correct_spaces(env, data["observation_space"], data["action_space"])
             data["n_envs"] = env.num_envs
             if force_reset:
                 data["_last_obs"] = None
         made: Any = cls
         model: Self = made(
-            data["policy_class"], env, evaluation=data["evaluation"], device=device, _init_setup_model=False
+            data["policy_class"], env, evaluation=data["evaluation"], device=found, _init_setup_model=False
         )
         vars(model).update(data)
         vars(model).update(kwargs)
         try:
             model._setup_model()
-            model.set_parameters(saved.parameters, exact_match=True, device=device)
+            model.set_parameters(saved.parameters, exact_match=True, device=found)
         except (KeyError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
             raise DamagedFile(f"{path} does not fit itself ({type(error).__name__}: {error})") from error
         model.policy.improvement.begin_iteration(model._step_size)
@@ -247,7 +250,7 @@ class SB3Interface(OffPolicyAlgorithm):
             of_class = getattr(cls, name, None)
             if name.startswith("__") or callable(of_class) or isinstance(of_class, property):
                 raise ValueError(f"{name} is no attribute of a saved model")
-        needed = {"policy_class", "observation_space", "action_space", "verbose", "evaluation", "_step_size"}
+        needed = {"policy_class", "observation_space", "action_space", "evaluation", "_step_size"}
         if not needed <= data.keys():
             raise ValueError(f"it lacks {', '.join(sorted(needed - data.keys()))}")
         if trust:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stable_baselines3 import HerReplayBuffer
 
 from staq import StaQ
 from staq.hyperparameters import NO_MEANING_HERE
@@ -54,6 +55,12 @@ def test_arguments_of_dqn_that_ask_for_what_happens_anyway_are_no_warning() -> N
     """Warnings are errors here."""
     anyway = {"learning_starts": 200, "tau": 1.0, "optimize_memory_usage": False, "n_steps": 1}
     small_model(**anyway, replay_buffer_class=None, replay_buffer_kwargs={"handle_timeout_termination": True})
+
+
+def test_hindsight_replay_is_refused() -> None:
+    """Without it training would go on, and reach no goal."""
+    with pytest.raises(ValueError, match="HerReplayBuffer: StaQ has no hindsight replay"):
+        small_model(replay_buffer_class=HerReplayBuffer)
 
 
 def test_batches_are_no_larger_than_a_small_replay() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import FakeImageEnv
 from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
@@ -83,3 +86,30 @@ def test_the_actor_has_the_critics_optimiser() -> None:
         assert isinstance(optimizer, torch.optim.SGD)
         assert optimizer.param_groups[0]["momentum"] == 0.5
     model.learn(400)
+
+
+@pytest.mark.parametrize("policy", ["MlpPolicy", "CnnPolicy"])
+def test_critics_play_greedily_and_are_saved_alone(policy: str, tmp_path: Path) -> None:
+    """SB3's DQN has them as ``q_net``."""
+    board = partial(FakeImageEnv, screen_height=10, screen_width=10, n_channels=1, discrete=True)
+    env = DummyVecEnv([board if policy == "CnnPolicy" else Endless] * 4)
+    model = StaQ(policy, env, **SMALL).learn(200)
+    obs = np.stack([model.observation_space.sample() for _ in range(5)])
+    q = model.q_values(obs)[0].mean(1)
+    model.q_net.save(tmp_path / "critics")
+    again = type(model.q_net).load(tmp_path / "critics")
+    for critics in (model.q_net, again):
+        assert (critics.predict(obs)[0] == q.argmax(-1)).all()
+        assert critics.predict(obs[0])[0] == q[0].argmax()
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="holds no Critics"):
+        type(model.q_net).load(tmp_path / "model")
+
+
+def test_numbers_that_are_no_pixels_are_refused_as_images() -> None:
+    """Nothing scales them; SB3 refuses them too, by an assertion."""
+    env = DummyVecEnv([lambda: Endless(observation_space=spaces.Box(0, 255, (10, 10, 1)))])
+    for kind in (ValueError, AssertionError):
+        with pytest.raises(kind, match="float32 from 0 to 255.*normalize_images"):
+            StaQ("CnnPolicy", env, **SMALL)
+    StaQ("CnnPolicy", env, policy_kwargs={"normalize_images": False}, **SMALL)

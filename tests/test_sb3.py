@@ -250,3 +250,12 @@ def test_the_policy_saves_and_loads_by_itself(tmp_path: Path) -> None:
     policy = MlpPolicy.load(str(tmp_path / "policy.pt"), device="cpu")
     obs: Any = torch.as_tensor(OBS)
     assert torch.equal(policy.logits_of(obs), model.policy.logits_of(obs))
+
+
+def test_a_model_of_a_gpu_is_loaded_without_one(tmp_path: Path) -> None:
+    model = small_model()
+    model.save(tmp_path / "model", exclude=["verbose"])
+    with pytest.warns(UserWarning, match="finds no GPU; .*model is loaded on the CPU"):
+        loaded = StaQ.load(tmp_path / "model", device="cuda")
+    assert loaded.device.type == loaded.policy.device.type == "cpu"
+    assert loaded.verbose == 0  # what was left out is as by default
