@@ -53,6 +53,10 @@ POSITIVE = Requirement(lambda v: is_number(v) and v > 0, "a positive number")
 NOT_NEGATIVE = Requirement(lambda v: is_number(v) and v >= 0, "a number of at least 0")
 FRACTION = Requirement(lambda v: is_number(v) and 0 <= v <= 1, "a number between 0 and 1")
 STEPS = Requirement(lambda v: is_number(v) and v >= 0 and v == int(v), "a whole number of at least 0")
+SEED = Requirement(
+    lambda v: v is None or (at_least(0).holds(v) and v < 2**32),
+    "a whole number from 0 to 2³² − 1, or None for a random one",
+)
 # 0 too: RL Zoo loads models that are only to play with custom_objects={"learning_rate": 0.0}.
 RATE = Requirement(lambda v: callable(v) or NOT_NEGATIVE.holds(v), "a number of at least 0 or a schedule")
 

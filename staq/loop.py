@@ -37,8 +37,9 @@ from staq.actions import Factors
 from staq.envs.masks import MaskReader, reader_for
 from staq.envs.supported import supported_env
 from staq.experience.behaviour import Behaviour
-from staq.experience.transitions import LARGEST, StepMasks, check_finite, is_truncated, next_observations
+from staq.experience.transitions import StepMasks, check_finite, is_truncated, next_observations
 from staq.hyperparameters import (
+    SEED,
     STEPS,
     Group,
     Shared,
@@ -51,7 +52,7 @@ from staq.hyperparameters import (
 )
 from staq.networks.allocation import keep_freed_memory
 from staq.phases import Phases
-from staq.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, StaQPolicy, one_of_policies
+from staq.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, StaQPolicy, check_arguments, one_of_policies
 from staq.policy_evaluation.evaluation import PolicyEvaluation, TrainingProgress
 from staq.policy_evaluation.soft_bellman import entropy
 from staq.policy_improvement.improvement import PolicyImprovement
@@ -61,6 +62,10 @@ from staq.seeding import derived_generators
 
 log = logging.getLogger("staq")
 """What a user should know and has not done wrong: a line on standard error, whatever ``verbose`` is."""
+
+
+LARGEST_Q = 1e9
+"""Beyond it float32 tells no two actions apart that differ by less than 64: nothing more will be learned."""
 
 
 class PolicyMirrorDescent(SB3Interface):
@@ -123,6 +128,8 @@ class PolicyMirrorDescent(SB3Interface):
         given = {name: value for name, value in first.items() if value is not None} | hyperparameters
         check_device(device)
         check("policy", policy, one_of_policies(self.policy_aliases))
+        check("seed", seed, SEED)
+        check_arguments(policy if isinstance(policy, type) else self.policy_aliases[policy], policy_kwargs)
         if env is None and _init_setup_model:  # as it is while loading
             raise ValueError('env=None: name an environment, such as "CartPole-v1", or make one.')
         evaluated = registry.load_evaluation(evaluation)
@@ -233,7 +240,7 @@ class PolicyMirrorDescent(SB3Interface):
         evaluation, settings = self.policy_evaluation, self.evaluation_settings
         self._update_learning_rate(self._optimizers())
         found = evaluation.evaluate(self.experience, self.shared, settings, self.step_size)
-        if not math.isfinite(found.loss) or found.mean_abs_q > LARGEST:
+        if not math.isfinite(found.loss) or found.mean_abs_q > LARGEST_Q:
             raise self._diverged(f"the critics' loss is {found.loss:g}, their mean |q| {found.mean_abs_q:g}")
         self._n_updates += found.gradient_steps
         self.logger.record("train/loss", found.loss)
@@ -292,10 +299,10 @@ class PolicyMirrorDescent(SB3Interface):
         )
 
     def _diverged(self, how: str) -> FloatingPointError:
-        rate = self.learning_rate if callable(self.learning_rate) else f"{self.learning_rate:g}"
+        rate = self.policy.optimizer.param_groups[0]["lr"]
         return FloatingPointError(
             f"Training diverged in iteration {self.iteration + 1}, after {self.num_timesteps} steps: {how}. What was "
-            f"saved before is intact. Lower learning_rate ({rate}) or reward_scale "
+            f"saved before is intact. Lower learning_rate ({rate:g}) or reward_scale "
             f"({self.reward_scale:g}), or scale the environment's observations and rewards."
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +21,8 @@ from stable_baselines3.common.utils import get_device
 from torch import nn
 
 from staq.actions import ActionCodec, Factors
-from staq.actions.masks import are_complete, forbid
-from staq.hyperparameters import Requirement, at_least, check
+from staq.actions.masks import FORBIDDEN, are_complete, forbid
+from staq.hyperparameters import Requirement, at_least, check, nearest
 from staq.networks.architecture import Architecture
 from staq.networks.chunks import chunk_size
 from staq.networks.conv_mlp import ConvArch, ConvMlp, activation_named
@@ -44,6 +46,7 @@ WIDTHS = Requirement(
     "a list of whole numbers of at least 1, such as [256, 256]",
 )
 
+log = logging.getLogger("staq")
 MakeImprovement = Callable[[Architecture, int], PolicyImprovement]
 
 
@@ -67,6 +70,7 @@ class StaQPolicy(BasePolicy):
     """Whether it is for Dict observations, if it is for one kind only."""
     masked = False
     """Whether it was trained with action masks."""
+    _warned = False
     _allowed: torch.Tensor | None = None
     """Masks of the observations that ``predict`` is asked for."""
 
@@ -240,12 +244,12 @@ class StaQPolicy(BasePolicy):
     def logits(self, observation: np.ndarray, action_masks: np.ndarray | None = None) -> np.ndarray:
         """ξ(s) of arrays, −∞ where a mask forbids an action. → [B, A], or [A] for a single observation"""
         masks = self._as_masks(action_masks)
-        return self._of_observation(lambda obs: forbid(self.logits_of(obs), masks, -math.inf), observation)
+        return self._of_observation(lambda obs: self._logits_within(masks, obs, -math.inf), observation)
 
     def action_probabilities(self, observation: np.ndarray, action_masks: np.ndarray | None = None) -> np.ndarray:
         """π(·|s) = softmax(ξ(s)), part after part. → [B, A], or [A] for a single observation"""
         masks, softmax = self._as_masks(action_masks), self.codec.factors.softmax
-        return self._of_observation(lambda obs: softmax(forbid(self.logits_of(obs), masks)), observation)
+        return self._of_observation(lambda obs: softmax(self._logits_within(masks, obs)), observation)
 
     def predict(
         self,
@@ -257,6 +261,12 @@ class StaQPolicy(BasePolicy):
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
         """SB3's, of allowed actions only if there are masks [B, A], or [A] for a single observation."""
         _check_numbers(observation)
+        if self.masked and action_masks is None and not self._warned:
+            self._warned = True
+            log.warning(
+                "The policy was trained with action masks and is asked without any: it may choose what is forbidden. "
+                "Give it action_masks=…"
+            )
         self._allowed = self._as_masks(action_masks)
         try:
             return super().predict(observation, state, episode_start, deterministic)
@@ -280,10 +290,21 @@ class StaQPolicy(BasePolicy):
             raise ValueError(f"action_masks allow nothing in row {row}: a policy needs an action.")
         return masks
 
+    def _logits_within(
+        self, masks: torch.Tensor | None, obs: torch.Tensor, forbidden: float = FORBIDDEN
+    ) -> torch.Tensor:
+        """ξ(s) of what masks from outside allow. → [B, A]"""
+        logits = self.logits_of(obs)
+        if masks is not None and len(masks) not in (1, len(logits)):
+            raise ValueError(
+                f"action_masks of {len(masks)} rows for {len(logits)} observations: give one for each, or one for all."
+            )
+        return forbid(logits, masks, forbidden)
+
     def _predict(self, observation: PyTorchObs, deterministic: bool | np.ndarray = False) -> torch.Tensor:
         """SB3's; ``deterministic`` may also be a mask that says for which observations."""
         assert isinstance(observation, torch.Tensor)
-        logits, factors = forbid(self.logits_of(observation), self._allowed), self.codec.factors
+        logits, factors = self._logits_within(self._allowed, observation), self.codec.factors
         indices = factors.likeliest(logits).cpu()
         sampled = torch.as_tensor(~np.broadcast_to(deterministic, len(indices)))
         if sampled.any():
@@ -418,6 +439,23 @@ def _check_pixels(space: spaces.Space) -> None:
             raise NotPixels(
                 f"CnnPolicy scales images of uint8 to [0, 1]; these are {space.dtype} from {low:g} to {high:g}. "
                 'Hand on uint8, or take them as they are with policy_kwargs={"normalize_images": False}.'
+            )
+
+
+def check_arguments(policy_class: type[BasePolicy], given: Any) -> None:
+    """Names a ``policy_kwargs`` that a policy does not know, before anything is made."""
+    if given is None:
+        return
+    if not isinstance(given, dict):
+        raise ValueError(f"policy_kwargs={given!r}: it must be a dictionary, such as {{'net_arch': [256, 256]}}.")
+    parameters = inspect.signature(policy_class).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return  # of a user's own, who hands on what he likes
+    for name in given:
+        if name not in parameters:
+            raise TypeError(
+                f"policy_kwargs has {name!r}, which {policy_class.__name__} does not know."
+                f"{nearest(str(name), parameters)}"
             )
 
 

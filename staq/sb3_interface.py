@@ -67,10 +67,11 @@ class SB3Interface(OffPolicyAlgorithm):
         """q of the networks that are learning, [B, E, A], and of each frozen one, oldest first, [B, n, E, A]."""
         return self.policy.q_values(observation)
 
-    def export(self, path: str | pathlib.Path, format: Literal["safetensors", "onnx"] = "safetensors") -> pathlib.Path:
+    def export(self, path: str | pathlib.Path, format: Literal["safetensors", "onnx"] | None = None) -> pathlib.Path:
         """Write the policy into the folder ``path`` as safetensors and JSON, for ``staq.load_policy``.
 
-        :param format: "onnx" for one graph in the file ``path`` instead, for programs without PyTorch
+        :param format: "onnx" for one graph in the file ``path`` instead, for programs without PyTorch; by default if
+            its name ends in .onnx
         """
         from staq.storage.export import export_model
 

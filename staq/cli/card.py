@@ -61,14 +61,13 @@ def add_command(commands: Any) -> None:
 
 
 def card(options: argparse.Namespace) -> None:
-    from staq.cli.video import record_video
     from staq.policies import StaQPolicy
     from staq.storage import hub
     from staq.storage.export import export_policy
 
     repo = hub.checked(options.push or "USER/REPO")
     out: Path = options.out
-    if out.exists():
+    if options.run.exists() and out.exists():
         raise FileExistsError(f"{out} exists, and nothing is overwritten: name another --out.")
     policy, env_id, actions = policy_and_environment(options)
     if not isinstance(policy, StaQPolicy):
@@ -76,17 +75,28 @@ def card(options: argparse.Namespace) -> None:
     config = _config(options.run)
     scores = _scores(policy, env_id, actions, options.episodes)
     over_seeds = _over_seeds([options.run, *options.seeds]) if options.seeds else None
-    text = _text(config, env_id, actions, repo, scores, over_seeds, film=not options.no_film)
     export_policy(policy, out, env_id, actions == "boundary")
-    (out / "README.md").write_text(text)
+    film = not options.no_film and _filmed(policy, env_id, actions, out / FILM)
+    (out / "README.md").write_text(_text(config, env_id, actions, repo, scores, over_seeds, film))
     for name in ("config.json", "evaluations.csv", "learning_curve.png"):
         if (options.run / name).exists():
             shutil.copy(options.run / name, out)
-    if not options.no_film:
-        record_video(policy, env_id, actions, out / FILM, 1, True, SEED)
     print(out / "README.md")
     if options.push:
         print(hub.push(out, repo))
+
+
+def _filmed(policy: Any, env_id: str, actions: str | None, out: Path) -> bool:
+    """Whether there is a film of an episode now."""
+    from staq.cli.video import CannotBeSeen, record_video
+
+    try:
+        record_video(policy, env_id, actions, out, 1, True, SEED)
+    except CannotBeSeen as error:
+        out.unlink(missing_ok=True)
+        print(f"No film: {error}")
+        return False
+    return True
 
 
 def _config(run: Path) -> dict[str, Any]:

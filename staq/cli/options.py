@@ -9,9 +9,17 @@ import tomllib
 from typing import Any
 
 
+def number_from(text: str) -> float:
+    """A number as it is typed."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+
+
 def whole_number(text: str) -> int:
     """5000, 5_000 or 5e3."""
-    number = float(text)
+    number = number_from(text)
     if not number.is_integer() or number <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(number)
@@ -19,7 +27,7 @@ def whole_number(text: str) -> int:
 
 def positive(text: str) -> float:
     """A number above 0."""
-    number = float(text)
+    number = number_from(text)
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return number

@@ -141,7 +141,9 @@ class Rollouts(BaseCallback):
 
     def resume_at(self, timesteps: int) -> None:
         """Keeps the rows of an earlier sitting; one at the very step of the checkpoint is made again, and logged."""
-        rows = [row for row in read_rows(self.folder) if row.timesteps <= timesteps]
+        rows: list[Returns] = []
+        with unless_damaged(self.folder / ROWS):
+            rows = [row for row in _rows_in(self.folder / ROWS) if row.timesteps <= timesteps]
         if rows:
             self.seconds_before, self.core_seconds = rows[-1].seconds, rows[-1].core_seconds
         write_rows(self.folder, [row for row in rows if row.timesteps < timesteps])
@@ -220,7 +222,7 @@ def unless_damaged(path: Path) -> Iterator[None]:
     """Sets a file that cannot be read aside, and says so: no run is to end for want of its log."""
     try:
         yield
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, csv.Error) as error:
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, csv.Error) as error:
         aside = path.with_name(f"{path.name}.damaged")
         path.replace(aside)
         warnings.warn(f"{path} cannot be read ({error}): set aside as {aside.name}, and begun anew.", stacklevel=3)
@@ -242,16 +244,20 @@ def save_policy(model: BaseAlgorithm, folder: Path) -> None:
 def read_rows(folder: Path) -> list[Returns]:
     """The evaluations of a run."""
     path = folder / ROWS
+    try:
+        return _rows_in(path)
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is damaged ({error}): copy it again from where it was made.") from error
+
+
+def _rows_in(path: Path) -> list[Returns]:
     if not path.exists():
         return []
     types = {"int": int, "float": float, "str": str}
-    try:
-        with path.open() as file:
-            lines = list(csv.DictReader(file))
-            named = [f for f in fields(Returns) if f.default is MISSING or (lines and f.name in lines[0])]
-            return [Returns(**{f.name: types[str(f.type)](line[f.name]) for f in named}) for line in lines]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error}): copy it again from where it was made.") from error
+    with path.open() as file:
+        lines = list(csv.DictReader(file))
+    named = [f for f in fields(Returns) if f.default is MISSING or (lines and f.name in lines[0])]
+    return [Returns(**{f.name: types[str(f.type)](line[f.name]) for f in named}) for line in lines]
 
 
 def write_rows(folder: Path, rows: list[Returns]) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import CSVOutputFormat, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.monitor import ResultsWriter
@@ -39,6 +40,7 @@ from staq.cli.options import checked_device
 from staq.cli.progress import Interrupt, Progress
 from staq.cli.rollouts import Rollouts, play, policy_of, read_rows, save_policy, unless_damaged
 from staq.envs.make import make_envs
+from staq.envs.masks import reader_for
 from staq.hyperparameters import chosen
 from staq.loop import PolicyMirrorDescent
 from staq.registry import ALGORITHMS
@@ -94,7 +96,9 @@ class Config:
     def load(cls, folder: Path) -> Config:
         path = folder / "config.json"
         if not path.exists():
-            raise FileNotFoundError(f"{folder} is not a run: it has no config.json.")
+            raise FileNotFoundError(
+                f"{folder} is not a run: it has no config.json. staq train names a run's folder when it begins."
+            )
         try:
             content = json.loads(path.read_text())
             return cls(**{key: value for key, value in content.items() if key not in ("command", "made_by")})
@@ -204,6 +208,8 @@ def train(
         closing.callback(eval_env.close)
         model = build(config, env)
         closing.enter_context(_weights_and_biases(wandb_project, config))
+        if isinstance(model, PolicyMirrorDescent):
+            reader_for(env, model.shared.masks, model.factors)  # raises where masks are required and there are none
         # All that can be wrong with a configuration is known by now: only then is anything written.
         if not resuming:
             try:
@@ -249,8 +255,8 @@ def train(
                 **whole,
             )
         except FloatingPointError as error:
-            saved = f"is that after {saving.last} iterations" if saving.last else "was still to come"
-            raise FloatingPointError(f"{error} The last good checkpoint in {checkpoints} {saved}.") from error
+            saved = f"The last good checkpoint is number {saving.last} in" if saving.last else "There is none yet in"
+            raise FloatingPointError(f"{error} {saved} {checkpoints}.") from error
         if not interrupt.stopped:
             save_policy(model, folder / "model")
     return model, interrupt.stopped
@@ -280,16 +286,18 @@ def _ended_before_its_first_checkpoint(config: Config, folder: Path) -> bool:
 
 def build(config: Config, env: VecEnv) -> BaseAlgorithm:
     """The model that a configuration describes."""
-    record = ALGORITHMS[config.algo]
+    record, policy = ALGORITHMS[config.algo], config.policy
+    if isinstance(env.observation_space, spaces.Dict):  # of which a preset's policy, for vectors, knows nothing
+        policy = "MultiInputPolicy"
     if record.ours:
         model: BaseAlgorithm = record.load()(
-            config.policy, env, seed=config.seed, device=config.device, **config.hyperparameters
+            policy, env, seed=config.seed, device=config.device, **config.hyperparameters
         )
         return model
     if config.actions == "factored":
         raise ValueError(f"{config.algo} has no factored actions: use --actions boundary.")
     return baselines.build(
-        config.algo, config.policy, env, config.hyperparameters, config.timesteps, config.seed, config.device
+        config.algo, policy, env, config.hyperparameters, config.timesteps, config.seed, config.device
     )
 
 

@@ -48,7 +48,9 @@ def add_command(commands: Any) -> None:
     command.add_argument("--algo", choices=list(ALGORITHMS), metavar="ALGO", help=f"one of {', '.join(ALGORITHMS)}")
     command.add_argument("--preset", help="by default the one made for ENV; staq info lists them")
     more = command.add_argument_group("less often")
-    more.add_argument("--policy", choices=["MlpPolicy", "CnnPolicy"], help="by default the preset's")
+    more.add_argument(
+        "--policy", choices=["MlpPolicy", "CnnPolicy", "MultiInputPolicy"], help="by default the preset's"
+    )
     more.add_argument(
         "--actions",
         choices=["factored", "boundary"],

@@ -47,7 +47,8 @@ def policy_and_environment(options: argparse.Namespace) -> tuple[Any, str, str |
             policy, environment, actions = trained_baseline(config, inner), config.env, config.actions
         else:
             policy, description = load_policy(inner)
-            environment = description["environment"]
+            # A run knows the module too that an environment is from.
+            environment = description["environment"] if config is None else config.env
             _check_that_nothing_is_imported(environment, options)
             actions = "boundary" if description.get("boundary_actions") else None
     env_id = options.env or environment

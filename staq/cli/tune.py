@@ -58,11 +58,14 @@ def tune(options: argparse.Namespace) -> None:
         raise ModuleNotFoundError("Tuning needs Optuna: pip install 'staq[tune]'") from error
     from tqdm import tqdm
 
+    from staq.envs.make import make_env
+
     folder = options.out or Path("tuning") / options.env.replace("/", "-") / f"{options.algo}-{options.evaluation}"
     preset = presets.for_environment(options.env, options.algo, options.evaluation)
     timesteps = options.timesteps or preset.timesteps // SHARE_OF_RUN
     what = {"env": options.env, "algo": options.algo, "evaluation": options.evaluation, "timesteps": timesteps}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    make_env(options.env).close()  # what cannot be made is to be known before anything is written
     study = opened(folder, what)
     print(f"{options.algo} on {options.env}, {timesteps} steps per trial → {folder}")
     left = options.trials - len(finished(study))

@@ -29,6 +29,10 @@ ACTION_NAMES = {
 }
 
 
+class CannotBeSeen(ValueError):
+    """An environment that has no picture of itself."""
+
+
 def record_video(
     policy: StaQPolicy | SB3Policy,
     env_id: str,
@@ -73,11 +77,19 @@ def record_video(
 
 def _frame(env: gymnasium.Env) -> np.ndarray:
     try:
-        return np.asarray(env.render())
+        image: Any = env.render()
+    except NotImplementedError:
+        image = None
     except Exception as error:
         if not type(error).__module__.startswith("mujoco"):
             raise
         raise OSError(f"MuJoCo cannot render here ({error}): set MUJOCO_GL to egl, osmesa or glfw.") from error
+    if np.ndim(image) != 3:
+        raise CannotBeSeen(
+            f"{env.unwrapped} shows no picture: under render_mode='rgb_array' its render() has to return one, "
+            "[height, width, 3]."
+        )
+    return np.asarray(image)
 
 
 def _canvas(game: np.ndarray, score: float) -> tuple[Image.Image, int]:

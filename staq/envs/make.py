@@ -51,15 +51,17 @@ def make_env(env_id: str, actions: str | None = None, render_mode: str | None = 
 
 
 def _made(env_id: str, render_mode: str | None) -> gymnasium.Env[Any, Any]:
-    module = env_id.rpartition(":")[0]
+    module, _, name = env_id.rpartition(":")
     if module and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # where python itself looks for a module, and an installed command does not
     try:
         if is_atari(env_id):
             return make_atari(env_id, render_mode)
         options = mujoco.options_for(env_id, recorded=render_mode is not None)
+        if render_mode is not None:  # an environment that nobody watches need not take the argument
+            options["render_mode"] = render_mode
         # Gymnasium's checker looks at every step of a new environment: fine for a test, not for millions.
-        return gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **options)
+        return gymnasium.make(env_id, disable_env_checker=True, **options)
     except gymnasium.error.DependencyNotInstalled as error:
         extra = next((name for word, name in EXTRA_OF.items() if word in str(error)), None)
         hint = f" Install it with: pip install 'staq[{extra}]'" if extra else ""
@@ -72,4 +74,8 @@ def _made(env_id: str, render_mode: str | None) -> gymnasium.Env[Any, Any]:
             "folder that holds it, or name that folder in PYTHONPATH."
         ) from error
     except gymnasium.error.Error as error:
-        raise ValueError(f"The environment {env_id!r} cannot be made: {error}") from error
+        hint = ""
+        if isinstance(error, gymnasium.error.UnregisteredEnv):
+            own = f"{module} has to call gymnasium.register(id={name!r}, …) when it is imported."
+            hint = f" {own if module else 'One of your own is named with its module, as in module:Name-v0.'}"
+        raise ValueError(f"The environment {env_id!r} cannot be made: {error}{hint}") from error

@@ -17,6 +17,13 @@ def supported_env(env: GymEnv | str | None) -> GymEnv | None:
         return None
     if isinstance(env, str):
         env = gymnasium.make(env)
+    if isinstance(env, type):
+        raise ValueError(f"env={env!r}: it must be an environment, not its class: make one, {env.__name__}().")
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise ValueError(
+            f"env={env!r}: vectorised environments are those of stable-baselines3, as make_vec_env(…, n_envs="
+            f"{env.num_envs}) makes them."
+        )
     if not hasattr(env, "action_space") or not hasattr(env, "observation_space"):
         raise ValueError(f"env={env!r}: it must be an environment, a vectorised one, or the name of one.")
     actions, observations = env.action_space, env.observation_space

@@ -225,8 +225,10 @@ class QStack(nn.Module):
         n, shapes = len(state["relative_weights"]), {name: tuple(w.shape) for name, w in state["networks"].items()}
         expected = {name: (n * self.n_critics, *shape) for name, shape in self.shapes.items()} if n else {}
         if shapes != expected:
+            name = min(name for name in shapes.keys() | expected.keys() if shapes.get(name) != expected.get(name))
             raise ValueError(
-                f"The saved policy has {n} relative_weights and networks of {shapes}, which are to be {expected}."
+                f"The saved policy has {n} relative_weights, for which {name} of its networks is to be "
+                f"{expected.get(name, 'left out')}, not {shapes.get(name, 'left out')}."
             )
         if not all(map(math.isfinite, (*state["relative_weights"], state["prefactor"]))):
             raise ValueError(f"The saved policy has numbers that are not finite: {state['relative_weights']}.")

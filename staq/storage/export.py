@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from staq.actions import BoundaryActions
+from staq.hyperparameters import check_device
 from staq.networks.conv_mlp import ConvMlp, activation_named
 from staq.policies import StaQPolicy
 from staq.policy_improvement.stack import Stack
@@ -32,9 +33,9 @@ FORMAT = "staq-policy-1"
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
 
 
-def export_model(model: SB3Interface, path: str | Path, format: str = "safetensors") -> Path:
+def export_model(model: SB3Interface, path: str | Path, format: str | None = None) -> Path:
     """Writes a model's policy into the folder ``path``, or as one file for ONNX, with the name of its environment."""
-    write = writer(format)
+    write = writer(format or ("onnx" if Path(path).suffix == ".onnx" else "safetensors"))
     if model.get_vec_normalize_env() is not None:
         warnings.warn(
             "The exported policy expects observations normalised by this VecNormalize: export its statistics too, "
@@ -144,13 +145,17 @@ def _describe_layers(policy: StaQPolicy) -> dict[str, Any]:
 
 def load_policy(path: str | Path, device: torch.device | str = "cpu") -> tuple[StaQPolicy, dict[str, Any]]:
     """The policy of an exported folder, or of "hf:USER/REPO" on the Hugging Face hub, and its description."""
+    check_device(device)
     folder = downloaded(str(path), [DESCRIPTION, WEIGHTS]) if is_on_hub(path) else Path(path)
     try:
         description = parsed((folder / DESCRIPTION).read_bytes(), str(folder / DESCRIPTION))
         tensors = read_safetensors((folder / WEIGHTS).read_bytes(), str(folder / WEIGHTS))
     except (FileNotFoundError, NotADirectoryError) as error:
+        hint = " StaQ.load loads the zip of a model." if folder.is_file() else ""
+        if (folder / "model" / DESCRIPTION).exists():
+            hint = f" That of this run is {folder / 'model'}."
         raise FileNotFoundError(
-            f"{folder} is not an exported policy: {DESCRIPTION} and {WEIGHTS} belong in it."
+            f"{folder} is not an exported policy: {DESCRIPTION} and {WEIGHTS} belong in it.{hint}"
         ) from error
     found = description.get("format") if isinstance(description, dict) else None
     if found != FORMAT:

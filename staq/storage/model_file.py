@@ -145,7 +145,13 @@ def read(
     :param trust: whether what is pickled may be unpickled, which can run any code
     :param custom_objects: attributes to put in the place of the file's, which are then not read
     """
-    file, what = open_path(path, "r", verbose=0, suffix="zip"), _name_of(path)
+    what = _name_of(path)
+    if Path(what).is_dir():
+        raise ValueError(f"{what} is a folder, not the zip of a model: staq.load_policy loads exported policies.")
+    try:
+        file = open_path(path, "r", verbose=0, suffix="zip")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{what} does not exist.") from error
     try:
         with zipfile.ZipFile(file) as archive:
             members = _members(archive, what)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 EXTRACTORS: dict[str, Any] = {kind.__name__: kind for kind in (CombinedExtractor, FlattenExtractor, NatureCNN)}
 """Features extractors that a file can name: SB3's own, without code of anybody else."""
-MOST = 1000
-"""Layers, critics or atoms that a file may ask for: far more than anybody has."""
+MOST, WIDEST = 1000, 10**9
+"""Layers, critics or atoms, and units of a layer, that a file may ask for: far more than anybody has."""
 
 
 def critics_of(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -37,6 +38,10 @@ def check_fits(kind: type[StaQPolicy], arguments: Mapping[str, Any], weights: Ma
     for name, size in {**lengths, **{name: arguments[name] for name in ("n_critics", "n_atoms")}}.items():
         if type(size) is not int or not 0 <= size <= MOST:
             raise ValueError(f"{name} of {size!r}: a file may ask for {MOST} at most.")
+    for name in ("net_arch", "conv_arch"):
+        largest = max(np.ravel(arguments.get(name) or [0]).tolist())
+        if largest > WIDEST:
+            raise ValueError(f"{name} of {largest}: a file may ask for {WIDEST:,} at most.")
     settings = Stack.Settings(memory_size=None)
     plain = {"lr_schedule": lambda _: 0.0, "optimizer_class": torch.optim.SGD, "optimizer_kwargs": None}
     with torch.device("meta"):

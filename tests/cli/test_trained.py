@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -25,14 +26,18 @@ def test_a_zip_does_not_say_that_its_actions_are_boundaries(capsys: pytest.Captu
 
 def test_a_file_does_not_say_which_module_is_imported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Gymnasium imports the module in front of a colon, and an export that was downloaded may name any."""
-    description = run / "model" / DESCRIPTION
-    description.write_text(description.read_text().replace('"CartPole-v1"', '"antigravity:CartPole-v1"'))
-    assert cli.main(["eval", "run/model"]) == 1
-    assert "runs the code of a module" in capsys.readouterr().err
-    assert "antigravity" not in sys.modules
-    assert cli.main(["eval", "run/model", "--env", "CartPole-v1", "--episodes", "2"]) == 0
-    description.write_text(description.read_text().replace("antigravity:", "gymnasium:"))
-    assert cli.main(["eval", "run/model", "--trust", "--episodes", "2"]) == 0
+    shutil.copytree(run / "model", "export")
+    description, config = Path("export", DESCRIPTION), run / "config.json"
+    for file, folder in ((description, "export"), (config, "run"), (config, "run/model")):
+        named = file.read_text().replace('"CartPole-v1"', '"antigravity:CartPole-v1"')
+        file.write_text(named)
+        assert cli.main(["eval", folder]) == 1
+        assert "runs the code of a module" in capsys.readouterr().err
+        assert "antigravity" not in sys.modules
+        assert cli.main(["eval", folder, "--env", "CartPole-v1", "--episodes", "2"]) == 0
+        file.write_text(named.replace("antigravity:", "gymnasium:"))
+        assert cli.main(["eval", folder, "--trust", "--episodes", "2"]) == 0
+        file.write_text(named.replace("antigravity:", ""))
 
 
 def test_a_foreign_zip_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -287,10 +287,10 @@ def test_exports(trained: Path) -> None:
     stack = description["stack"]
     for changes, content, message in (
         ({"net_arch": [10**9]}, weights, r"q_net.mlp.0.bias is \[2, 4\] of float32, and \[2, 1000000000\]"),
-        ({"net_arch": [10**10, 10**10]}, weights, "does not fit its own description"),
+        ({"net_arch": [10**10, 10**10]}, weights, "net_arch of 10000000000: a file may ask for"),
         ({"n_atoms": 10**9}, weights, "n_atoms of 1000000000"),
         ({"action_space": {"type": "Discrete", "n": 10**12, "start": 0}}, weights, "A space of"),
-        ({"stack": stack | {"relative_weights": [1.0]}}, weights, "has 1 relative_weights and networks of"),
+        ({"stack": stack | {"relative_weights": [1.0]}}, weights, "has 1 relative_weights, for which"),
         ({"stack": stack | {"relative_weights": [1.0, 1.0, 1.0]}}, weights, "has 3 relative_weights"),
         ({"stack": stack | {"relative_weights": [1.0, float("nan")]}}, weights, "numbers that are not finite"),
         ({}, save(spoiled), "NaN or infinity in stack.output.bias"),
