@@ -154,8 +154,9 @@ def merge(
     )  # [n, A]
     assert isinstance(wanted, torch.Tensor)
     found = mean_centred(output(mean[OUTPUT_WEIGHT], mean[OUTPUT_BIAS], hidden), factors)
-    features = hidden.double().movedim(0, 1).flatten(1) / len(hidden)  # [n, E·H], whose sum is the mean of the critics
-    slopes, intercept = ridge(features[:n_fit], (wanted - found)[:n_fit], RIDGE)
+    # [n, E·H], whose sum is the mean of the critics
+    features = hidden[:, :n_fit].movedim(0, 1).flatten(1).double().div_(len(hidden))
+    slopes, intercept = ridge(features, (wanted - found)[:n_fit], RIDGE)
     mean[OUTPUT_WEIGHT] += slopes.t().unflatten(1, (len(hidden), -1)).movedim(1, 0).float()  # [E, A, H]
     mean[OUTPUT_BIAS] += intercept.float()
     refitted = mean_centred(output(mean[OUTPUT_WEIGHT], mean[OUTPUT_BIAS], hidden[:, n_fit:]), factors)
@@ -178,12 +179,16 @@ def ridge(features: torch.Tensor, targets: torch.Tensor, relative: float) -> tup
     [n, H], [n, A] → [H, A], [A]
     """
     centre, middle = features.mean(0), targets.mean(0)
-    x, y = features - centre, targets - middle
-    gram = x.t() @ x / len(x)
+    gram, cross = features.new_zeros(len(centre), len(centre)), features.new_zeros(len(centre), len(middle))
+    for rows in chunks(len(features), features.device):  # a copy of them all would be half of what merging takes
+        x = features[rows] - centre
+        gram.addmm_(x.t(), x)
+        cross.addmm_(x.t(), targets[rows] - middle)
+    gram.div_(len(features))
     mean_square = gram.diagonal().mean()
     # Features that are all dead have no scale: any penalty leaves their slopes at 0.
     gram.diagonal().add_(torch.where(mean_square > 0, relative * mean_square, 1.0))
-    slopes = torch.linalg.solve(gram, x.t() @ y / len(x))
+    slopes = torch.linalg.solve(gram, cross.div_(len(features)))
     return slopes, middle - centre @ slopes
 
 

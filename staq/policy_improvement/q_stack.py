@@ -176,6 +176,7 @@ class QStack(nn.Module):
             total += (folded @ hidden.transpose(1, 2)).sum(0).t()
             if newest is not None and i == block:
                 newest.append(output(filled[OUTPUT_WEIGHT][own], filled[OUTPUT_BIAS][own], hidden[own]).mean(0).t())
+            del hidden  # or the next block's would lie beside it
         return total
 
     def _append_block(self, n_ensembles: int) -> None:
