@@ -1,6 +1,7 @@
 """StaQ on λ-returns with M networks on its stack, timed phase by phase.
 
     python -m benchmarks.lambda_returns MinAtar/Breakout-v1 --memory-size 1
+    python -m benchmarks.lambda_returns ALE/Pong-v5 --memory-size 300 --n-critics 2 --iterations 2
 
 The last line is JSON: milliseconds per environment step of each phase, and the peak memory.
 """
@@ -33,7 +34,7 @@ class Stopwatch(VecEnvWrapper):
 
     def __init__(self, venv: VecEnv) -> None:
         super().__init__(venv)
-        self.seconds = 0.0
+        self.seconds, self.steps = 0.0, 0
 
     def reset(self) -> Any:
         return self.venv.reset()
@@ -42,26 +43,26 @@ class Stopwatch(VecEnvWrapper):
         start = time.perf_counter()
         found = self.venv.step_wait()  # where environments that are stepped one after the other do all their work
         self.seconds += time.perf_counter() - start
+        self.steps += self.num_envs
         return found
 
     @contextmanager
     def timed(self) -> Iterator[dict[str, float]]:
-        """Fills in milliseconds per step of one rollout."""
+        """Fills in milliseconds per environment step."""
         found: dict[str, float] = {}
-        start, self.seconds = time.perf_counter(), 0.0
+        start, self.seconds, self.steps = time.perf_counter(), 0.0, 0
         yield found
-        per_step = 1000 / (N_ENVS * N_STEPS)
+        per_step = 1000 / self.steps
         found["env"] = per_step * self.seconds
         found["outside"] = per_step * (time.perf_counter() - start) - found["env"]
 
 
-def full_model(env_id: str, memory_size: int, merged_into: int | None = None) -> StaQ:
+def full_model(env_id: str, memory_size: int, merged_into: int | None = None, n_critics: int = 1) -> StaQ:
     """As it is deep in a run: M untrained networks on the stack, or fewer that stand for as many pushes."""
     preset = presets.for_environment(env_id, evaluation="lambda")
     memory: dict[str, Any] = {"memory_size": memory_size} if merged_into is None else MERGING
-    settings = preset.hyperparameters | memory | {"seed": 0, "device": "cpu"}
+    settings = preset.hyperparameters | memory | {"n_critics": n_critics, "seed": 0, "device": "cpu"}
     model = StaQ(preset.policy, Stopwatch(make_envs(env_id, preset.n_envs)), **settings)
-    assert (preset.n_envs, model.policy_update_interval) == (N_ENVS, N_ENVS * N_STEPS)
     fill_stack(model, memory_size, merged_into)
     return model
 
@@ -71,10 +72,11 @@ def main() -> None:
     parser.add_argument("env")
     parser.add_argument("--memory-size", type=int, default=1)
     parser.add_argument("--merged-into", type=int, help="networks that stand for memory-size pushes")
+    parser.add_argument("--n-critics", type=int, default=1)
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
     options = parser.parse_args()
-    model = full_model(options.env, options.memory_size, options.merged_into)
-    envs, phases, steps = model.env, keep_phases(model), N_ENVS * N_STEPS
+    model = full_model(options.env, options.memory_size, options.merged_into, options.n_critics)
+    envs, phases, steps = model.env, keep_phases(model), model.policy_update_interval
     improvement = model.policy.improvement
     assert isinstance(improvement, Stack)
     merging = Timed(improvement.merging, "merge_due")

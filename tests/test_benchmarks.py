@@ -58,6 +58,7 @@ def test_the_plain_pqn_learns(layers: str) -> None:
 
 def test_the_lambda_scenario_is_the_presets() -> None:
     model = lambda_model_of("MinAtar/Breakout-v1", 3)
+    assert (model.n_envs, model.policy_update_interval) == (N_ENVS, N_ENVS * N_STEPS)
     model.learn(N_ENVS * N_STEPS)
     assert (model.n_epochs, model.batch_size) == (EPOCHS, MINIBATCH)  # type: ignore[attr-defined]
     assert len(model.policy.improvement.stack) == 3  # type: ignore[arg-type]
