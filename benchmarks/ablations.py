@@ -39,7 +39,7 @@ def _no_folded_outputs() -> None:
         inputs = architecture.inputs_of_many(obs)
         total = torch.zeros(len(obs), architecture.n_actions, dtype=torch.float64)
         weights = iter(stack.relative_weights)  # a full ring that has not wrapped since: slots are in order
-        for filled, _ in stack._folded:
+        for filled, _ in stack.folded()[1]:
             q = output(filled[OUTPUT_WEIGHT], filled[OUTPUT_BIAS], architecture.hidden_of_many(filled, inputs))
             for ensemble in q.split(stack.n_critics):
                 total += next(weights) * mean_centred(ensemble, architecture.factors)

@@ -78,11 +78,11 @@ class QStack(nn.Module):
         """Forgets every network: the logits are zero and the policy is uniform."""
         self.n_pushed = 0
         self.entries: list[Entry] = []  # oldest first
+        self._folded: tuple[torch.Tensor, list[tuple[Weights, torch.Tensor]]] | None = None
         self.prefactor = 1.0
         self.blocks: list[dict[str, torch.Tensor]] = []
         while self.memory_size is not None and len(self.blocks) * self.block_size < self.memory_size:
             self._append_block(min(self.block_size, self.memory_size - len(self.blocks) * self.block_size))
-        self._fold()
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -111,7 +111,7 @@ class QStack(nn.Module):
             entry.weight = weight
         self.n_pushed += 1
         self._store(self.entries[-1], weights)
-        self._fold()
+        self._folded = None
         return LogitsChange(beta, networks)
 
     @torch.no_grad()
@@ -128,7 +128,7 @@ class QStack(nn.Module):
             if above.slot > empty:
                 moved, above.slot = self.ensemble(above), empty
                 self._store(above, moved)
-        self._fold()
+        self._folded = None
 
     def ensemble(self, entry: Entry) -> dict[str, torch.Tensor]:
         """An entry's weights, as views [E, ...]."""
@@ -167,11 +167,12 @@ class QStack(nn.Module):
 
     def _accumulated_chunk(self, obs: torch.Tensor, newest: list[torch.Tensor] | None = None) -> torch.Tensor:
         """:param newest: is given q of the newest ensemble"""
-        total = self._folded_bias.repeat(len(obs), 1)  # [B, A]
+        bias, layers = self.folded()
+        total = bias.repeat(len(obs), 1)  # [B, A]
         inputs = self.architecture.inputs_of_many(obs)
         block, place = divmod(self.entries[-1].slot if self.entries else 0, self.block_size)
         own = slice(place * self.n_critics, (place + 1) * self.n_critics)
-        for i, (filled, folded) in enumerate(self._folded):
+        for i, (filled, folded) in enumerate(layers):
             hidden = self.architecture.hidden_of_many(filled, inputs)  # [N, B, H]
             total += (folded @ hidden.transpose(1, 2)).sum(0).t()
             if newest is not None and i == block:
@@ -188,22 +189,30 @@ class QStack(nn.Module):
         )
 
     @torch.no_grad()
-    def _fold(self) -> None:
-        """Multiplies weights and centring into the output layers, whose results then need only be summed."""
-        self._folded_bias = torch.zeros(self.architecture.n_actions, dtype=torch.float64, device=self.device)
-        self._folded: list[tuple[Weights, torch.Tensor]] = []  # of each block what is filled, and [N, A, H]
-        if not len(self):
-            return
+    def folded(self) -> tuple[torch.Tensor, list[tuple[Weights, torch.Tensor]]]:
+        """Output layers with weights and centring multiplied into them, whose results then need only be summed.
+
+        Made when they are first asked for after a change: an audit pushes a thousand networks between two looks.
+
+        → their biases' sum [A]; of each block what is filled, and [N, A, H]
+        """
+        if self._folded is not None:
+            return self._folded
+        total = torch.zeros(self.architecture.n_actions, dtype=torch.float64, device=self.device)
+        layers: list[tuple[Weights, torch.Tensor]] = []
         factors, centred_rows = self.architecture.factors, partial(centred, dim=1)
         by_slot = sorted(self.entries, key=lambda entry: entry.slot)
         shares = torch.tensor([entry.weight / self.n_critics for entry in by_slot], dtype=torch.float64)
         shares = shares.repeat_interleave(self.n_critics).to(self.device)
-        for block, share in zip(self.blocks, shares.split(self.block_size * self.n_critics), strict=False):
+        in_blocks = shares.split(self.block_size * self.n_critics) if len(self) else ()
+        for block, share in zip(self.blocks, in_blocks, strict=False):
             filled = {name: w[: len(share)] for name, w in block.items()}
             folded = factors.each(centred_rows, filled[OUTPUT_WEIGHT].double(), dim=1) * share[:, None, None]
-            self._folded.append((filled, folded.float()))
+            layers.append((filled, folded.float()))
             bias = factors.each(centred, filled[OUTPUT_BIAS].double())
-            self._folded_bias += (bias * share[:, None]).sum(0)
+            total += (bias * share[:, None]).sum(0)
+        self._folded = total, layers
+        return self._folded
 
     def description(self) -> dict[str, Any]:
         """Everything but the networks, as plain data."""
@@ -298,7 +307,7 @@ class QStack(nn.Module):
             self._append_block(self.block_size)
         for entry, weights in zip(self.entries, ensembles, strict=True):
             self._store(entry, weights)
-        self._fold()
+        self._folded = None
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> QStack:
         """Follows ``.to(device)``: the blocks are no registered buffers, as their number varies with the device too."""
