@@ -25,7 +25,6 @@ import uuid
 from functools import partial
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
@@ -37,7 +36,7 @@ from staq.actions import Factors
 from staq.envs.masks import MaskReader, reader_for
 from staq.envs.supported import supported_env
 from staq.experience.behaviour import Behaviour
-from staq.experience.transitions import StepMasks, check_finite, is_truncated, next_observations
+from staq.experience.transitions import check_finite, next_observations
 from staq.hyperparameters import (
     SEED,
     STEPS,
@@ -97,8 +96,6 @@ class PolicyMirrorDescent(SB3Interface):
     reward_scale: float
     _advised = _said = False
     _masks: MaskReader | None = None
-    _last_masks: torch.Tensor | None = None
-    """Which actions are allowed in ``_last_obs``, if not all are. [environments, A]"""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -310,20 +307,21 @@ class PolicyMirrorDescent(SB3Interface):
         """Act in every environment once; False if a callback asked to stop."""
         assert self.env is not None
         obs, _ = self.policy.obs_to_tensor(self._last_obs)  # type: ignore[arg-type]
-        accumulated, masks = self.experience.see(obs, self.policy.improvement), self._last_masks
+        accumulated = self.experience.see(obs, self.policy.improvement)
         logits = self.policy.improvement.logits(accumulated)
         if not math.isfinite(logits.sum()):
             raise self._diverged("the policy's logits are no numbers")
-        indices = self._behaviour.act(logits, masks).cpu().numpy()
+        indices = self._behaviour.act(logits, None if self._masks is None else self._masks.now).cpu().numpy()
         new_obs: Any
         new_obs, rewards, dones, infos = self.env.step(self.policy.codec.actions(indices))
         next_obs = next_observations(new_obs, dones, infos)
         # Of new_obs too: where an episode has ended it is the first observation of the next one.
         for what, values in (("a reward", rewards), ("an observation", next_obs), ("an observation", new_obs)):
             check_finite(what, values, self.num_timesteps)
-        allowed, stored = self._step_masks(dones, infos), self.policy.stored
+        masks = None if self._masks is None else self._masks.follow(dones, infos, self.num_timesteps)
+        stored = self.policy.stored
         self.experience.add(
-            stored(self._last_obs), stored(next_obs), indices, rewards, dones, infos, self._behaviour.fresh, allowed
+            stored(self._last_obs), stored(next_obs), indices, rewards, dones, infos, self._behaviour.fresh, masks
         )
         self._last_obs = new_obs
         self._update_info_buffer(infos, dones)
@@ -339,21 +337,12 @@ class PolicyMirrorDescent(SB3Interface):
     def _find_masks(self) -> None:
         """Reads the masks of the states that a call of ``learn`` begins in, if there are any."""
         assert self.env is not None
-        self._masks = reader_for(self.env, self.shared.masks, self.factors)
-        self._last_masks, self.policy.masked = None, self._masks is not None
+        self._masks = reader_for(self.env, self.shared.masks, self.factors, self.device)
+        self.policy.masked = self._masks is not None
         if self._masks is not None:
-            self._last_masks = torch.as_tensor(self._masks.read(self.num_timesteps), device=self.device)
+            self._masks.begin(self.num_timesteps)
         if self.verbose >= 1:
             print("Actions are masked, by the environments' action_masks()." if self._masks else "No action masks.")
-
-    def _step_masks(self, dones: np.ndarray, infos: list[dict[str, Any]]) -> StepMasks | None:
-        """What was allowed before a step that was just taken, and what is after it."""
-        if self._masks is None or self._last_masks is None:
-            return None
-        before, now = self._last_masks, self._masks.read(self.num_timesteps)
-        after = self._masks.of_next_states(now, dones, infos, is_truncated(infos), self.num_timesteps)
-        self._last_masks = torch.as_tensor(now, device=self.device)
-        return StepMasks(before, torch.as_tensor(after, device=self.device))
 
     def _update_learning_rate(self, optimizers: Any) -> None:
         """SB3's, times what the policy evaluation wants of it: as it was when the iteration began."""

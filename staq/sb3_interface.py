@@ -287,6 +287,5 @@ class SB3Interface(OffPolicyAlgorithm):
             "experience",
             "phases",
             "_masks",
-            "_last_masks",
         ]
         return [*super()._excluded_save_params(), *made_anew]

@@ -209,7 +209,8 @@ def train(
         model = build(config, env)
         closing.enter_context(_weights_and_biases(wandb_project, config))
         if isinstance(model, PolicyMirrorDescent):
-            reader_for(env, model.shared.masks, model.factors)  # raises where masks are required and there are none
+            # Raises where masks are required and there are none.
+            reader_for(env, model.shared.masks, model.factors, model.device)
         # All that can be wrong with a configuration is known by now: only then is anything written.
         if not resuming:
             try:

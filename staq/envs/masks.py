@@ -7,10 +7,12 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.utils import RecordConstructorArgs
 from stable_baselines3.common.vec_env import VecEnv
 
 from staq.actions import Factors
+from staq.experience.transitions import StepMasks, is_truncated
 
 METHOD, INFO = "action_masks", "action_mask"
 Masks = Literal["auto", "required", "off"]
@@ -56,11 +58,26 @@ class MaskReader:
     """Reads the masks of vectorised environments, and raises for one that no policy could follow.
 
     :param factors: of the environments' actions
+    :param device: where the masks are wanted
     """
 
-    def __init__(self, env: VecEnv, factors: Factors) -> None:
-        self.env, self.factors = env, factors
+    now: torch.Tensor
+    """Which actions are allowed in the states that the environments are in. bool [environments, A]"""
+
+    def __init__(self, env: VecEnv, factors: Factors, device: torch.device) -> None:
+        self.env, self.factors, self.device = env, factors, device
         self._warned = False
+
+    def begin(self, step: int) -> None:
+        """Read what is allowed in the states that a training begins in."""
+        self.now = torch.as_tensor(self.read(step), device=self.device)
+
+    def follow(self, dones: np.ndarray, infos: list[dict[str, Any]], step: int) -> StepMasks:
+        """Read what is allowed after a step of the environments. → that, and what was allowed before it"""
+        before, now = self.now, self.read(step)
+        after = self.of_next_states(now, dones, infos, is_truncated(infos), step)
+        self.now = torch.as_tensor(now, device=self.device)
+        return StepMasks(before, torch.as_tensor(after, device=self.device))
 
     def read(self, step: int) -> np.ndarray:
         """Of the states that the environments are in. → bool [environments, ΣK]"""
@@ -110,12 +127,12 @@ class MaskReader:
         return mask
 
 
-def reader_for(env: VecEnv, wanted: Masks, factors: Factors) -> MaskReader | None:
+def reader_for(env: VecEnv, wanted: Masks, factors: Factors, device: torch.device) -> MaskReader | None:
     """How masks are read: None where there are none, or none are wanted."""
     if wanted == "off":
         return None
     if env.has_attr(METHOD):
-        return MaskReader(env, factors)
+        return MaskReader(env, factors, device)
     each = getattr(env.unwrapped, "envs", [])
     having = [i for i, e in enumerate(each) if e.has_wrapper_attr(METHOD)]
     if having:
