@@ -14,32 +14,32 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, NatureCNN, create_mlp
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import get_device
 from torch import nn
 
-from staq.actions import ActionCodec, Factors
-from staq.actions.masks import FORBIDDEN, are_complete, forbid
+from staq.actions import ActionCodec
+from staq.actions.masks import FORBIDDEN, forbid, masks_given
+from staq.critics import Critics
 from staq.hyperparameters import Requirement, at_least, check, nearest
 from staq.networks.architecture import Architecture
 from staq.networks.chunks import chunk_size
 from staq.networks.conv_mlp import ConvArch, ConvMlp, activation_named
-from staq.networks.ensemble import QEnsemble
+from staq.networks.default_architecture import (
+    check_pixels,
+    default_conv_arch,
+    default_net_arch,
+    has_channels_last,
+)
 from staq.networks.layer_norm import Norm
 from staq.networks.optimizer import optimizer_named
-from staq.networks.stacked_module import StackedModule
+from staq.networks.stacked_module import over_extractor
 from staq.policy_improvement.improvement import PolicyImprovement
 from staq.storage import model_file
 from staq.storage.plain_data import DamagedFile
 from staq.storage.policy_shapes import check_fits, critics_of
-
-SMALL_IMAGE: ConvArch = ((16, 3, 1),)
-"""Conv(16, 3, 3) of the paper's Table 2: 16 filters of 3×3."""
-LARGE_IMAGE: ConvArch = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-"""DQN's network for Atari-size images."""
-LARGE = 36  # the smallest side that LARGE_IMAGE can take
 
 WIDTHS = Requirement(
     lambda v: v is None or (isinstance(v, Sequence) and all(at_least(1).holds(width) for width in v)),
@@ -157,33 +157,20 @@ class StaQPolicy(BasePolicy):
         if isinstance(space, spaces.Dict) and extractor_class is None and any(map(is_image_space, space.values())):
             extractor_class = CombinedExtractor
         features = (extractor_kwargs or {}).get("features_dim", 512)
-        layers = self._default_net_arch(space, extractor_class, features) if net_arch is None else net_arch
+        default = default_net_arch(space, self.convolutional, extractor_class, features)
+        layers = default if net_arch is None else net_arch
         last = self.normalize_images, norm
         self.layers: dict[str, Any] = {"net_arch": list(layers), "activation_fn": activation_fn, "norm": norm}
         """What is above a features extractor, and that, for an export."""
         if extractor_class is not None:
             self.layers |= {"extractor": extractor_class, "extractor_kwargs": extractor_kwargs or {}}
             given = space, factors, extractor_class, extractor_kwargs or {}
-            return _custom_architecture(*given, list(layers), activation_fn, *last)
-        convolutions = self._default_conv_arch(space) if conv_arch is None else conv_arch
+            return over_extractor(*given, list(layers), activation_fn, *last)
+        convolutions = default_conv_arch(space, self.convolutional) if conv_arch is None else conv_arch
         if self.convolutional and self.normalize_images:
-            _check_pixels(space)
-        in_the_end = _has_channels_last(space) if channels_last is None else channels_last
+            check_pixels(space)
+        in_the_end = has_channels_last(space) if channels_last is None else channels_last
         return ConvMlp(space, factors, layers, activation_fn, convolutions, in_the_end, *last)
-
-    def _default_conv_arch(self, space: spaces.Space) -> ConvArch:
-        if not self.convolutional:
-            return ()
-        return SMALL_IMAGE if _is_small(space) else LARGE_IMAGE
-
-    def _default_net_arch(
-        self, space: spaces.Space, extractor: type[BaseFeaturesExtractor] | None, features: int
-    ) -> tuple[int, ...]:
-        if extractor is NatureCNN:  # which has its fully connected layer already, as SB3 sees it too
-            return ()
-        if not self.convolutional:
-            return (256, 256)
-        return (128,) if _is_small(space) else (features,)  # as wide as SB3's NatureCNN
 
     def logits_of(self, obs: torch.Tensor) -> torch.Tensor:
         """ξ(s): the policy is their softmax. → float64 [B, A]"""
@@ -274,21 +261,7 @@ class StaQPolicy(BasePolicy):
             self._allowed = None
 
     def _as_masks(self, given: np.ndarray | None) -> torch.Tensor | None:
-        """Masks as they are given from outside, checked. → bool [B, A]"""
-        if given is None:
-            return None
-        factors = self.codec.factors
-        masks = torch.as_tensor(np.asarray(given).astype(bool), device=self.device)
-        if masks.shape[-1:] != (factors.n_outputs,):
-            raise ValueError(
-                f"action_masks of shape {tuple(masks.shape)} for {factors.n_outputs} choices: the last axis needs one "
-                "entry for each."
-            )
-        masks = masks.reshape(-1, factors.n_outputs)
-        if not are_complete(masks, factors).all():
-            row = int((~are_complete(masks, factors)).nonzero()[0])
-            raise ValueError(f"action_masks allow nothing in row {row}: a policy needs an action.")
-        return masks
+        return None if given is None else masks_given(given, self.codec.factors, self.device)
 
     def _logits_within(
         self, masks: torch.Tensor | None, obs: torch.Tensor, forbidden: float = FORBIDDEN
@@ -353,43 +326,6 @@ class StaQPolicy(BasePolicy):
         return policy.to(get_device(device))
 
 
-class Critics(QEnsemble):
-    """A policy's critics. Alone they play greedily on their mean q, are saved and loaded, as SB3's ``q_net`` is."""
-
-    def __init__(self, policy: StaQPolicy, n_networks: int) -> None:
-        super().__init__(policy.architecture, n_networks)
-        self._policy = (policy,)  # in a tuple: the whole is no module of its part
-
-    @torch.no_grad()
-    def predict(self, observation: np.ndarray, *_: Any, deterministic: bool = True) -> tuple[np.ndarray, None]:
-        """The greedy actions, whatever is asked for: critics have no other."""
-        (policy,) = self._policy
-        obs, vectorized = policy.obs_to_tensor(observation)
-        actions = policy.codec.actions(policy.codec.factors.likeliest(self(obs).mean(0).t()).cpu().numpy())
-        return (actions if vectorized else actions[0]), None
-
-    def save(self, path: str) -> None:
-        """Write the critics alone, as ``StaQPolicy.save`` writes all of it."""
-        (policy,) = self._policy
-        arguments = {"policy_class": type(policy), **policy.saved_arguments()}
-        model_file.write(path, type(self).__name__, arguments, {"q_net": self.state_dict()})
-
-    @classmethod
-    def load(cls, path: str, device: torch.device | str = "auto", trust: bool = False) -> Critics:
-        """What ``save`` wrote; ``trust`` as in ``StaQPolicy.load``."""
-        saved = model_file.read(path, trust)
-        try:
-            arguments, weights = dict(saved.attributes), saved.parameters["q_net"]
-            policy_class = arguments.pop("policy_class")
-            if not trust:
-                check_fits(policy_class, arguments, critics_of({f"q_net.{name}": w for name, w in weights.items()}))
-            critics: Critics = policy_class(lr_schedule=lambda _: 0.0, **arguments).q_net
-            critics.load_state_dict(weights)
-        except model_file.Damage as error:
-            raise DamagedFile(f"{path} holds no {cls.__name__} ({type(error).__name__}: {error})") from error
-        return critics.to(get_device(device))
-
-
 class MlpPolicy(StaQPolicy):
     """For vectors: the paper's 256 × 2 network by default."""
 
@@ -427,21 +363,6 @@ def one_of_policies(names: Iterable[str]) -> Requirement:
     return Requirement(holds, f"{', '.join(map(repr, names))} or a subclass of StaQPolicy")
 
 
-class NotPixels(ValueError, AssertionError):
-    """An observation that is no image. (In SB3 an assertion says so.)"""
-
-
-def _check_pixels(space: spaces.Space) -> None:
-    """Raises where an image would have to be scaled and cannot be: only bytes are known to end at 255."""
-    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        low, high = space.low.min(), space.high.max()
-        if low < -1 or high > 1:  # what is within has been scaled already
-            raise NotPixels(
-                f"CnnPolicy scales images of uint8 to [0, 1]; these are {space.dtype} from {low:g} to {high:g}. "
-                'Hand on uint8, or take them as they are with policy_kwargs={"normalize_images": False}.'
-            )
-
-
 def check_arguments(policy_class: type[BasePolicy], given: Any) -> None:
     """Names a ``policy_kwargs`` that a policy does not know, before anything is made."""
     if given is None:
@@ -457,37 +378,3 @@ def check_arguments(policy_class: type[BasePolicy], given: Any) -> None:
                 f"policy_kwargs has {name!r}, which {policy_class.__name__} does not know."
                 f"{nearest(str(name), parameters)}"
             )
-
-
-def _is_small(space: spaces.Space) -> bool:
-    # The channel axis is not always known to be the shortest one: two sides of at least LARGE make a large image.
-    return sum(side >= LARGE for side in space.shape or ()) < 2
-
-
-def _has_channels_last(space: spaces.Space) -> bool:
-    """SB3 hands images on with their channels first, and everything else as it is: large images are known by shape."""
-    shape = space.shape or ()
-    if len(shape) == 3 and shape[0] < LARGE <= min(shape[1:]):
-        return False
-    return not (is_image_space(space) and is_image_space_channels_first(space))  # type: ignore[arg-type]
-
-
-def _custom_architecture(
-    observation_space: spaces.Space,
-    n_actions: Factors,
-    extractor_class: type[BaseFeaturesExtractor],
-    extractor_kwargs: dict[str, Any],
-    net_arch: list[int],
-    activation_fn: type[nn.Module],
-    normalize_images: bool,
-    norm: Norm = None,
-) -> StackedModule:
-    def build() -> nn.Module:
-        extractor = extractor_class(observation_space, **extractor_kwargs)
-        normalised: list[type[nn.Module]] = [nn.LayerNorm] if norm else []
-        layers = create_mlp(extractor.features_dim, -1, net_arch, activation_fn, post_linear_modules=normalised)
-        return nn.Sequential(extractor, *layers)
-
-    features_dim = extractor_class(observation_space, **extractor_kwargs).features_dim
-    hidden_size = net_arch[-1] if net_arch else features_dim
-    return StackedModule(observation_space, n_actions, build, hidden_size, normalize_images)

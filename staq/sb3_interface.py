@@ -19,9 +19,10 @@ from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import check_for_correct_spaces, get_device, get_system_info
 
 from staq import registry
+from staq.critics import Critics
 from staq.envs.supported import supported_env
 from staq.experience.replay import Replay
-from staq.policies import Critics, StaQPolicy
+from staq.policies import StaQPolicy
 from staq.storage import model_file, replay_file
 from staq.storage.plain_data import DamagedFile
 from staq.storage.policy_shapes import check_fits, critics_of

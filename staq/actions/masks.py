@@ -7,6 +7,7 @@ A mask is boolean, [..., ΣK]: over the choices of every part, side by side, as 
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from staq.actions.factored import Factors
@@ -39,3 +40,19 @@ def are_allowed(indices: torch.Tensor, masks: torch.Tensor, factors: Factors) ->
 def are_complete(masks: torch.Tensor, factors: Factors) -> torch.Tensor:
     """Whether something is allowed of every part: the mask of a state that is not known has nothing. → [...]"""
     return factors.total(lambda part: (~part.any(-1)).long(), masks) == 0
+
+
+def masks_given(given: np.ndarray, factors: Factors, device: torch.device) -> torch.Tensor:
+    """Masks as a caller of a policy gives them, checked: [ΣK] of one state, or [B, ΣK]. → bool [B, ΣK]"""
+    masks = torch.as_tensor(np.asarray(given).astype(bool), device=device)
+    if masks.shape[-1:] != (factors.n_outputs,):
+        raise ValueError(
+            f"action_masks of shape {tuple(masks.shape)} for {factors.n_outputs} choices: the last axis needs one "
+            "entry for each."
+        )
+    masks = masks.reshape(-1, factors.n_outputs)
+    complete = are_complete(masks, factors)
+    if not complete.all():
+        row = int((~complete).nonzero()[0])
+        raise ValueError(f"action_masks allow nothing in row {row}: a policy needs an action.")
+    return masks

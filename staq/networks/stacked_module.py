@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, create_mlp
 from torch import nn
 
 from staq.actions import Factors
 from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT, Architecture, Weights
+from staq.networks.layer_norm import Norm
 
 
 class StackedModule(Architecture):
@@ -92,3 +94,26 @@ class StackedModule(Architecture):
         if len(weights[OUTPUT_BIAS]) == 1:
             return one_network({name: w[0] for name, w in trunk.items()}).unsqueeze(0)
         return torch.vmap(one_network)(trunk)
+
+
+def over_extractor(
+    observation_space: spaces.Space,
+    n_actions: Factors,
+    extractor_class: type[BaseFeaturesExtractor],
+    extractor_kwargs: dict[str, Any],
+    net_arch: list[int],
+    activation_fn: type[nn.Module],
+    normalize_images: bool,
+    norm: Norm = None,
+) -> StackedModule:
+    """Fully connected layers over a features extractor of SB3's kind."""
+
+    def build() -> nn.Module:
+        extractor = extractor_class(observation_space, **extractor_kwargs)
+        normalised: list[type[nn.Module]] = [nn.LayerNorm] if norm else []
+        layers = create_mlp(extractor.features_dim, -1, net_arch, activation_fn, post_linear_modules=normalised)
+        return nn.Sequential(extractor, *layers)
+
+    features_dim = extractor_class(observation_space, **extractor_kwargs).features_dim
+    hidden_size = net_arch[-1] if net_arch else features_dim
+    return StackedModule(observation_space, n_actions, build, hidden_size, normalize_images)

@@ -13,13 +13,13 @@ from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT
 from staq.networks.conv_mlp import ConvMlp
 from staq.networks.ensemble import QEnsemble
 from staq.networks.gradients import backpropagation
-from staq.policies import _custom_architecture
+from staq.networks.stacked_module import over_extractor
 from tests.conftest import VECTOR, TinyExtractor, lambda_model, random_weights
 
 
 def test_a_custom_module_stacks() -> None:
     torch.manual_seed(0)
-    architecture = _custom_architecture(VECTOR, 3, TinyExtractor, {}, [5], nn.ReLU, True)
+    architecture = over_extractor(VECTOR, 3, TinyExtractor, {}, [5], nn.ReLU, True)
     weights = random_weights(architecture, 4)
     obs = torch.randn(6, 5)
     q = architecture.q_values(weights, obs)
@@ -44,7 +44,7 @@ class Normed(TinyExtractor):
 def test_batch_statistics_follow_the_networks_that_learn() -> None:
     """As those of the module by itself, trained on the same batches; and a frozen network keeps what it had."""
     torch.manual_seed(0)
-    architecture = _custom_architecture(VECTOR, 3, Normed, {}, [5], nn.ReLU, True)
+    architecture = over_extractor(VECTOR, 3, Normed, {}, [5], nn.ReLU, True)
     learning, frozen = QEnsemble(architecture, 2), QEnsemble(architecture, 2).requires_grad_(False)
     modules = []
     for i in range(2):
@@ -73,7 +73,7 @@ def test_batch_statistics_follow_the_networks_that_learn() -> None:
 def test_the_features_extractor_can_be_looked_at() -> None:
     """Under SB3's name; of the network as it is, not as it was."""
     torch.manual_seed(0)
-    networks = QEnsemble(_custom_architecture(VECTOR, 3, Normed, {}, [5], nn.ReLU, True), 2)
+    networks = QEnsemble(over_extractor(VECTOR, 3, Normed, {}, [5], nn.ReLU, True), 2)
     extractor: Any = networks.features_extractor
     assert isinstance(extractor, Normed)
     backpropagation(networks, 32).forward(torch.randn(32, 5) + 1)
@@ -86,7 +86,7 @@ def test_the_features_extractor_can_be_looked_at() -> None:
 
 def test_statistics_without_a_momentum_are_refused() -> None:
     with pytest.raises(ValueError, match="momentum"):
-        _custom_architecture(VECTOR, 3, Normed, {"momentum": None}, [], nn.ReLU, True)
+        over_extractor(VECTOR, 3, Normed, {"momentum": None}, [], nn.ReLU, True)
 
 
 @pytest.mark.parametrize("evaluation", ["replay", "lambda"])

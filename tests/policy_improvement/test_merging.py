@@ -17,7 +17,7 @@ from staq.actions import Factors
 from staq.experience.states import States
 from staq.networks.architecture import OUTPUT_BIAS, OUTPUT_WEIGHT, Architecture
 from staq.networks.conv_mlp import ConvMlp
-from staq.policies import _custom_architecture
+from staq.networks.stacked_module import over_extractor
 from staq.policy_improvement import merging
 from staq.policy_improvement.merging import Merging, averaged, merge, pair_due, ridge, span_norm, split
 from staq.policy_improvement.mirror_descent import kl_divergence
@@ -28,7 +28,7 @@ ARCHITECTURES: list[Architecture] = [
     ConvMlp(VECTOR, 3, [8]),
     ConvMlp(VECTOR, Factors([3, 2]), [8, 8], norm="layer"),
     ConvMlp(BOARD, 4, [8], conv_arch=[(16, 3, 1)], norm="layer"),
-    _custom_architecture(VECTOR, 3, TinyExtractor, {}, [5], nn.ReLU, True),
+    over_extractor(VECTOR, 3, TinyExtractor, {}, [5], nn.ReLU, True),
 ]
 IDS = ["mlp", "factored norm", "conv norm", "module"]
 

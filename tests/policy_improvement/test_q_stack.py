@@ -15,7 +15,7 @@ from examples import staq_plain as plain
 from staq.networks.architecture import OUTPUT_BIAS, Architecture
 from staq.networks.chunks import CPU_BLOCK
 from staq.networks.conv_mlp import ConvMlp
-from staq.policies import _custom_architecture
+from staq.networks.stacked_module import over_extractor
 from staq.policy_improvement.mirror_descent import StepSize, memory_correction
 from staq.policy_improvement.q_stack import QStack
 from tests.conftest import BOARD, VECTOR, TinyExtractor, random_weights
@@ -55,7 +55,7 @@ def observations(architecture: Architecture, n: int = 9) -> torch.Tensor:
         MLP,
         ConvMlp(VECTOR, 3, []),
         ConvMlp(BOARD, 4, [8], conv_arch=[(4, 3, 1)]),
-        _custom_architecture(VECTOR, 3, TinyExtractor, {}, [5], nn.ReLU, True),
+        over_extractor(VECTOR, 3, TinyExtractor, {}, [5], nn.ReLU, True),
     ],
     ids=["mlp", "linear", "conv", "custom"],
 )
