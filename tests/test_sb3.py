@@ -21,7 +21,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack, VecNormalize
 
 from staq import StaQ
-from tests.conftest import SMALL, small_model
+from tests.conftest import SMALL, assert_logits_current, small_model
 
 OBS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 
@@ -114,6 +114,27 @@ def test_a_replay_serves_another_number_of_environments(tmp_path: Path) -> None:
     other.load_replay_buffer(tmp_path / "replay")
     other.learn(200)
     assert other.replay.size() == 500
+
+
+@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize("n", [1, 4])
+def test_the_replay_takes_transitions_from_elsewhere(n: int, reset: bool) -> None:
+    """Row by row as it holds them, or in SB3's layout: steps of several environments."""
+    model = small_model().learn(300)
+    obs = OBS if n == 1 else OBS.reshape(-1, n, 4)
+    rewards, actions, infos = np.ones(obs.shape[:-1]), np.ones((len(obs), n, 1)), [[{}] * n] * len(obs)
+    model.replay.extend(obs, obs + 1, actions, rewards, np.zeros_like(rewards), infos)
+    assert torch.equal(model.replay.newest(40)["observations"], torch.from_numpy(OBS))
+    assert model.replay.newest(40)["actions"].tolist() == [1] * 40
+    model.learn(100, reset_num_timesteps=reset)
+    assert_logits_current(model)
+
+
+def test_a_single_transition_from_elsewhere_does_not_stop_learning() -> None:
+    model = small_model()
+    model.replay.add(OBS[:1], OBS[1:2], np.ones((1, 1)), np.ones(1), np.zeros(1, dtype=bool), [{}])
+    model.learn(200)
+    assert (model.iteration, model.replay.size()) == (1, 201)
 
 
 def test_new_parameters_bring_new_logits_for_the_replay() -> None:

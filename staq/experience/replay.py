@@ -99,7 +99,7 @@ class Replay(ReplayBuffer):
         rows = (self.pos + torch.arange(n, device=self.device)) % self.buffer_size
         self.observations[rows] = obs.reshape(n, *self.obs_shape)
         self.next_observations[rows] = next_obs.reshape(n, *self.obs_shape)
-        self.actions[rows] = self.to_torch(action).long()
+        self.actions[rows] = self.to_torch(action).long().reshape(n, *self.actions.shape[1:])
         self.rewards[rows] = self.to_torch(reward).float()
         self.terminated[rows] = self.to_torch(done & ~truncated)
         if masks is not None:
@@ -112,9 +112,18 @@ class Replay(ReplayBuffer):
         self.full = self.full or self.pos + n >= self.buffer_size
         self.pos = (self.pos + n) % self.buffer_size
 
+    def extend(self, *columns: Any) -> None:
+        """SB3's, for transitions from elsewhere: columns of what ``add`` takes, a row of one environment or of several.
+
+        Nobody acts on the last next states.
+        """
+        for obs, next_obs, action, reward, done, infos in zip(*columns, strict=True):
+            self.add(obs, next_obs, action, np.atleast_1d(reward), np.atleast_1d(done).astype(bool), infos)
+        self.end_episodes()
+
     def end_episodes(self) -> None:
         """Cuts the episodes that go on, since the environments are reset: nobody acts on the last next states."""
-        self._continuing[:] = False
+        self._forget_last_step(self.n_envs)
 
     def complete(self, accumulate: Accumulate) -> None:
         """Evaluates the next states that nobody acted on."""
@@ -171,6 +180,16 @@ class Replay(ReplayBuffer):
             self.terminated[rows].float().unsqueeze(-1),
             self.rewards[rows].unsqueeze(-1),
         )
+
+    @property
+    def dones(self) -> Any:  # type: ignore[override]
+        """SB3's name for the ends that targets see: an episode cut by a limit of time is stored as one that goes on."""
+        return self.terminated
+
+    @property
+    def timeouts(self) -> Any:  # type: ignore[override]
+        """SB3's name for which of the ``dones`` are limits of time: none."""
+        return torch.zeros_like(self.terminated)
 
     def to_torch(self, array: Any, copy: bool = True) -> torch.Tensor:
         return as_tensor(array, self.device)

@@ -68,6 +68,8 @@ def test_truncation_is_not_termination(done: bool, truncated: bool, terminated: 
     replay = make(4, 2)
     add(replay, 0, 2, done, truncated)
     assert replay.terminated[:2].tolist() == [terminated] * 2
+    ends = replay.dones & ~replay.timeouts  # of which SB3 makes targets
+    assert ends[:2].tolist() == [terminated] * 2
 
 
 @pytest.mark.parametrize(
