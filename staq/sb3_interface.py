@@ -236,6 +236,7 @@ class SB3Interface(OffPolicyAlgorithm):
         vars(model).update(kwargs)
         try:
             model._setup_model()
+            model._leave_out_targets(saved.parameters["policy.optimizer"], path)
             model.set_parameters(saved.parameters, exact_match=True, device=found)
         except (KeyError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
             raise DamagedFile(f"{path} does not fit itself ({type(error).__name__}: {error})") from error
@@ -270,6 +271,18 @@ class SB3Interface(OffPolicyAlgorithm):
             **data["policy_kwargs"],
         }
         check_fits(data["policy_class"], arguments, critics_of(parameters["policy"]))
+
+    def _leave_out_targets(self, optimizer: dict[str, Any], path: Any) -> None:
+        """Of a saved optimiser that was made of ``policy.parameters()``, which hold more than the critics'."""
+        critics, both = len(list(self.q_net.parameters())), len(list(self.policy.parameters()))
+        for group in optimizer["param_groups"]:
+            if critics < len(group["params"]) == both:
+                del group["params"][critics:]
+                warnings.warn(
+                    f"The optimiser in {path} also holds the target networks, which it never trains: it is loaded "
+                    "without them.",
+                    stacklevel=3,
+                )
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         of_actor = self.policy.improvement.optimizer

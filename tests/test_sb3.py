@@ -90,6 +90,19 @@ def test_a_saved_optimiser_goes_on(tmp_path: Path) -> None:
     assert all(torch.equal(old[i]["exp_avg"], new[i]["exp_avg"]) for i in old)
 
 
+def test_an_optimiser_of_all_parameters_is_loaded_without_those_of_the_targets(tmp_path: Path) -> None:
+    model = small_model()
+    model.policy.optimizer = torch.optim.Adam(model.policy.parameters(), lr=1e-3)
+    model.learn(400).save(tmp_path / "model")
+    with pytest.warns(UserWarning, match="also holds the target networks"):
+        loaded = StaQ.load(tmp_path / "model", env=model.get_env())
+    own, saved = loaded.policy.optimizer.state, model.policy.optimizer.state
+    for ours, theirs in zip(loaded.q_net.parameters(), model.q_net.parameters(), strict=True):
+        assert torch.equal(own[ours]["exp_avg"], saved[theirs]["exp_avg"])
+    assert len(own) == len(list(loaded.q_net.parameters()))
+    loaded.learn(200)
+
+
 def test_parameters_can_be_taken_and_set() -> None:
     one, two = small_model().learn(800), small_model(seed=3)
     two.set_parameters(one.get_parameters())
