@@ -181,7 +181,7 @@ def described(groups: Sequence[type[Group]]) -> str:
 NO_MEANING_HERE = {
     "learning_starts": "the first policy is uniform and training starts after the first iteration",
     "tau": "target networks are copied whole, every target_update_interval gradient steps",
-    "train_freq": "the policy is fixed for policy_update_interval environment steps",
+    "train_freq": "the policy is fixed for policy_update_interval environment steps, after which gradient_steps follow",
     "replay_buffer_class": "the replay also holds the policy's accumulated logits",
     "replay_buffer_kwargs": "the replay also holds the policy's accumulated logits",
     "optimize_memory_usage": "next states are stored with their logits",

@@ -362,7 +362,8 @@ def test_a_call_too_short_to_learn_says_so_once(caplog: pytest.LogCaptureFixture
         model.learn(80, reset_num_timesteps=False)
     assert [record.getMessage() for record in caplog.records] == [
         "Nothing was learned: learn() ended after 80 of the 200 environment steps of an iteration "
-        "(policy_update_interval). The next learn() goes on in it; with reset_num_timesteps=False exactly."
+        "(policy_update_interval). The next learn() goes on in it; with reset_num_timesteps=False exactly. "
+        "For trainings so short choose a smaller one, such as policy_update_interval=100."
     ]
     model.learn(40, reset_num_timesteps=False)
     assert model.iteration == 1

@@ -107,6 +107,8 @@ class Replay(ReplayBuffer):
             assert self.masks is not None
             assert self.next_masks is not None
             self.masks[rows], self.next_masks[rows] = masks
+        elif self.masks is not None and self.next_masks is not None:
+            self.masks[rows] = self.next_masks[rows] = True  # everything is allowed where nobody says otherwise
         self.accumulated.expect(rows)
         self.last_rows, self._continuing = rows, self.to_torch(~done)
         self.full = self.full or self.pos + n >= self.buffer_size

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from staq.experience.replay import Replay
+from staq.experience.transitions import StepMasks
 from staq.networks.conv_mlp import ConvMlp
 
 
@@ -29,6 +30,18 @@ def add(replay: Replay, t: int, n_envs: int, done: bool = False, truncated: bool
     infos: list[dict[str, Any]] = [{"TimeLimit.truncated": truncated} for _ in range(n_envs)]
     replay.add(obs, obs + 0.5, np.full(n_envs, t % 3), mark, np.full(n_envs, done), infos)
     return mark.tolist()
+
+
+def test_everything_is_allowed_in_what_comes_without_masks() -> None:
+    """In rows that had masks before, too."""
+    replay, obs = make(4, 2), np.zeros((2, 2), dtype=np.float32)
+    masks = StepMasks(*torch.eye(3, dtype=torch.bool)[:2].repeat(2, 1, 1))
+    for given in (masks, masks, None):
+        replay.add(obs, obs, np.zeros(2), np.zeros(2), np.zeros(2, dtype=bool), [{}, {}], masks=given)
+    assert replay.masks is not None
+    assert replay.next_masks is not None
+    for stored in (replay.masks, replay.next_masks):
+        assert stored.sum(-1).tolist() == [3, 3, 1, 1]
 
 
 @given(capacity=st.integers(1, 20), n_envs=st.integers(1, 7), steps=st.integers(0, 12))
