@@ -292,8 +292,8 @@ class PolicyMirrorDescent(SB3Interface):
         log.warning(
             f"Nothing was learned: learn() ended after {self._steps_in_iteration} of the "
             f"{self.policy_update_interval} environment steps of an iteration (policy_update_interval). The next "
-            "learn() goes on in it; with reset_num_timesteps=False exactly. For trainings so short choose a smaller one, "
-            "such as policy_update_interval=100."
+            "learn() goes on in it; with reset_num_timesteps=False exactly. For trainings so short choose a smaller "
+            "one, such as policy_update_interval=100."
         )
 
     def _diverged(self, how: str) -> FloatingPointError:

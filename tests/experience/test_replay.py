@@ -36,8 +36,8 @@ def test_everything_is_allowed_in_what_comes_without_masks() -> None:
     """In rows that had masks before, too."""
     replay, obs = make(4, 2), np.zeros((2, 2), dtype=np.float32)
     masks = StepMasks(*torch.eye(3, dtype=torch.bool)[:2].repeat(2, 1, 1))
-    for given in (masks, masks, None):
-        replay.add(obs, obs, np.zeros(2), np.zeros(2), np.zeros(2, dtype=bool), [{}, {}], masks=given)
+    for each in (masks, masks, None):
+        replay.add(obs, obs, np.zeros(2), np.zeros(2), np.zeros(2, dtype=bool), [{}, {}], masks=each)
     assert replay.masks is not None
     assert replay.next_masks is not None
     for stored in (replay.masks, replay.next_masks):
