@@ -33,7 +33,7 @@ FOLDER = Path(__file__).parent / "results"
 MEMORY_SIZES = (1, 100, 300, 1000)
 LAMBDA_MEMORY_SIZES = (1, 30, 100, 300)
 MERGED_PUSHES = (300, 1000)
-AUDIT = Path(__file__).parent.parent / "results" / "merging" / "tolerance-0.1" / "audit.json"
+AUDIT = Path(__file__).parent.parent / "results" / "merging" / "eta-0.05-tolerance-0.1" / "audit.json"
 """Of a run with the default tolerance: how many networks its pushes were merged into."""
 PLAIN_LAYERS = ("conv2d", "patches")
 ROUNDS = 3

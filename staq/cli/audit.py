@@ -36,17 +36,22 @@ def add_command(commands: Any) -> None:
 
 
 def audit(options: argparse.Namespace) -> None:
+    from staq.cli import presets
     from staq.cli.runs import Config
 
     audited: dict[str, Sequence[Distance]] = {}
+    tolerances: dict[str, float] = {}
     for run in options.runs:
         config = Config.load(run)
-        name = f"{config.env}, {_words(config.hyperparameters)}, seed {config.seed}"
+        defaults = presets.defaults(config.algo, config.hyperparameters.get("evaluation", "replay"))
+        settings = defaults | config.hyperparameters
+        name = f"{config.env}, {_words(settings)}, seed {config.seed}"
         audited[name] = rows = rows_of(run, options.points)
+        tolerances[name] = settings["merge_tolerance"]
         print(name)
         _print(rows)
     if len(options.runs) > 1:
-        draw_together(audited, options.out)
+        draw_together(audited, tolerances, options.out)
         print(options.out)
 
 
@@ -77,11 +82,10 @@ def rows_of(run: Path, points: int) -> list[Distance]:
     return rows
 
 
-def _words(hyperparameters: Mapping[str, Any]) -> str:
+def _words(settings: Mapping[str, Any]) -> str:
     """What tells merged runs apart."""
-    if hyperparameters.get("compression", "none") == "none":
-        return "unmerged"
-    return f"tolerance {hyperparameters.get('merge_tolerance', 0.1)}"
+    merged = settings["compression"] != "none"
+    return f"η {settings['kl_weight']:g}, " + (f"tolerance {settings['merge_tolerance']:g}" if merged else "unmerged")
 
 
 def _print(rows: Sequence[Distance]) -> None:
@@ -117,30 +121,37 @@ def draw(rows: Sequence[Distance], out: Path, title: str) -> None:
         left.legend(frameon=False, fontsize="small")
 
 
-def draw_together(audited: Mapping[str, Sequence[Distance]], out: Path) -> None:
-    """Distances as shares of a policy update on the left, networks on the right, a line per run."""
-    with _panels(out) as (left, right):
+def draw_together(audited: Mapping[str, Sequence[Distance]], tolerances: Mapping[str, float], out: Path) -> None:
+    """Distances as shares of a policy update, networks, and the worst distances against the tolerance; a line per run.
+
+    :param tolerances: by the same names
+    """
+    with _panels(out, 3) as (left, middle, right):
         for name, rows in audited.items():
-            pushes = [row.pushes for row in rows]
-            left.plot(pushes, [row.mean_kl / row.median_policy_kl for row in rows], marker=".", label=name)
-            right.plot(pushes, [row.networks for row in rows], marker=".")
-        left.axhline(0.5, color="k", linestyle="--", label="half of an update")
-        left.set(yscale="log", xlabel="pushes", ylabel="mean KL(exact; merged) / one update")
-        right.set(xlabel="pushes", ylabel="networks", ylim=(0, None))
-        left.legend(frameon=False, fontsize="x-small")
+            pushes, shares = [row.pushes for row in rows], [row.mean_kl / row.median_policy_kl for row in rows]
+            left.plot(pushes, shares, marker=".", label=name)
+            middle.plot(pushes, [row.networks for row in rows], marker=".")
+            right.plot(tolerances[name], max(shares), "o", markerfacecolor="none", markersize=8)
+        for axis in (left, right):
+            axis.axhline(0.5, color="k", linestyle="--", label="half of an update")
+            axis.set(yscale="log")
+        left.set(xlabel="pushes", ylabel="KL to exact / one update")
+        middle.set(xlabel="pushes", ylabel="networks", ylim=(0, None))
+        right.set(xscale="log", xlabel="tolerance", ylabel="the same at worst")
+        left.figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
 
 
 @contextmanager
-def _panels(out: Path) -> Iterator[tuple[Any, Any]]:
-    """Two panels, side by side, written to a file."""
+def _panels(out: Path, n: int = 2) -> Iterator[Any]:
+    """So many panels, side by side, written to a file."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    yield left, right
-    for axis in (left, right):
+    figure, axes = plt.subplots(1, n, figsize=(4.5 * n, 3.4), layout="constrained")
+    yield axes
+    for axis in axes:
         axis.grid(alpha=0.3)
     figure.savefig(out, dpi=110)
     plt.close(figure)
