@@ -60,6 +60,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("natgrad", "NatGrad + LS (TRPO)", "staq.algorithms:NatGrad"),
         Algorithm("dqn", "DQN", "stable_baselines3:DQN", presets="dqn"),
         Algorithm("m-dqn", "M-DQN", "staq.baselines.munchausen_dqn:MDQN", presets="m-dqn"),
+        Algorithm("pqn", "PQN", "staq.baselines.pqn:PQN", presets="pqn"),
         Algorithm("ppo", "PPO", "stable_baselines3:PPO", presets="ppo"),
         Algorithm("trpo", "TRPO", "sb3_contrib:TRPO", presets="trpo", extra="baselines"),
     )

@@ -16,6 +16,9 @@ from staq.registry import ALGORITHMS
 ANNEALED = "lin_"
 """RL Zoo's way to write a value that falls linearly to zero: lin_0.1. Here over ``anneal_steps``, or over the run."""
 
+DISCRETE = ("dqn", "m-dqn", "pqn")
+"""Those that list the actions."""
+
 
 def build(
     algo: str, policy: str, env: Any, hyperparameters: dict[str, Any], timesteps: int, seed: int, device: str
@@ -25,7 +28,7 @@ def build(
     ``exploration_steps`` and ``anneal_steps`` say in steps what SB3 wants as a fraction of the run; CnnPolicy is
     StaQ's small network, since SB3's own needs images of 36×36 at least.
     """
-    if algo.endswith("dqn") and not isinstance(env.action_space, spaces.Discrete):
+    if algo in DISCRETE and not isinstance(env.action_space, spaces.Discrete):
         remedy = (
             "use --actions boundary" if isinstance(env.action_space, spaces.Box) else "staq, ppo and trpo take them"
         )
@@ -46,7 +49,7 @@ def build(
     network: dict[str, Any] = dict(settings.pop("policy_kwargs", None) or {})
     network["activation_fn"] = activation_named(network.get("activation_fn", "ReLU"))
     if policy == "CnnPolicy":
-        network = small_image(network["activation_fn"]) | network
+        network = small_image(network["activation_fn"], norm=algo == "pqn") | network
     try:
         model: BaseAlgorithm = ALGORITHMS[algo].load()(
             "MlpPolicy", env, policy_kwargs=network, seed=seed, device=device, **settings

@@ -39,6 +39,8 @@ REQUIREMENTS: dict[str, Requirement] = {
     "ent_coef": NUMBER,
     "vf_coef": NUMBER,
     "gae_lambda": FRACTION,
+    "trace_decay": FRACTION,
+    "max_grad_norm": POSITIVE,
     "target_kl": Requirement(lambda v: v is None or POSITIVE.holds(v), "a positive number"),
 }
 # Of SB3's arguments, those that say where and how loudly it runs rather than what it computes.

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.dqn.policies import DQNPolicy
 
 from staq.actions import ActionCodec
 from staq.storage.atomic_files import read, write_atomically
@@ -22,7 +22,7 @@ PARAMETERS = "parameters.safetensors"
 
 
 class SB3Policy:
-    """Plays a model greedily or as it explores: DQN by its ε, PPO and TRPO by their policy."""
+    """Plays a model greedily or as it explores: DQN and PQN by their ε, PPO and TRPO by their policy."""
 
     def __init__(self, model: BaseAlgorithm) -> None:
         self.model = model
@@ -46,8 +46,8 @@ class SB3Policy:
         """π(·|s). → [B, A], or [A] for a single observation"""
         policy: Any = self.model.policy
         obs, vectorized = policy.obs_to_tensor(observation)
-        if isinstance(self.model, DQN):
-            q, epsilon = self.model.q_net(obs), self.model.exploration_rate
+        if isinstance(policy, DQNPolicy):
+            q, epsilon = policy.q_net(obs), self.model.exploration_rate  # type: ignore[attr-defined]
             likeliest = torch.nn.functional.one_hot(q.argmax(-1), q.shape[-1])
             probabilities = (1 - epsilon) * likeliest + epsilon / q.shape[-1]
         else:

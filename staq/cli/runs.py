@@ -34,6 +34,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from staq import baselines
+from staq.baselines.pqn import PQN
 from staq.baselines.sb3_policy import SB3Policy, load_parameters
 from staq.cli import presets
 from staq.cli.options import checked_device
@@ -272,9 +273,11 @@ def taken(folder: Path) -> FileExistsError:
 
 def _log_interval(config: Config, model: BaseAlgorithm) -> int:
     """Iterations between two lines of the log; of SB3's models, what they have themselves."""
-    if not isinstance(model, PolicyMirrorDescent):
-        return 1 if isinstance(model, OnPolicyAlgorithm) else 4
-    return max(1, config.timesteps // model.policy_update_interval // LOG_LINES)
+    if isinstance(model, PolicyMirrorDescent):
+        return max(1, config.timesteps // model.policy_update_interval // LOG_LINES)
+    if isinstance(model, PQN):
+        return max(1, config.timesteps // (model.n_steps * model.n_envs) // LOG_LINES)
+    return 1 if isinstance(model, OnPolicyAlgorithm) else 4
 
 
 def _ended_before_its_first_checkpoint(config: Config, folder: Path) -> bool:

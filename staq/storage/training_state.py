@@ -241,6 +241,10 @@ class SB3State(TrainingState):
     counters = ("num_timesteps", "_episode_num", "_n_updates", "_n_calls", "exploration_rate")
 
     @property
+    def seconds_per_checkpoint(self) -> float:  # type: ignore[override]
+        return getattr(self.model, "seconds_per_checkpoint", 0.0)
+
+    @property
     def progress(self) -> int:
         return int(self.model.num_timesteps)
 

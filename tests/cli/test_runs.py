@@ -194,6 +194,7 @@ def test_weights_and_biases_is_an_extra(capsys: pytest.CaptureFixture[str], monk
 SMALL_BASELINES: dict[str, list[str]] = {
     "dqn": ["--buffer-size", "200", "--batch-size", "8", "--learning-starts", "20"],
     "m-dqn": ["--buffer-size", "200", "--batch-size", "8", "--learning-starts", "20"],
+    "pqn": ["--n-steps", "8", "--n-envs", "4", "--batch-size", "16"],
     "ppo": ["--n-steps", "64", "--batch-size", "32", "--n-epochs", "2"],
     "trpo": ["--n-steps", "64", "--batch-size", "32"],
 }
