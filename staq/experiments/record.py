@@ -28,8 +28,6 @@ OUTPUT = "output.txt"
 BEGUN = (OUTPUT, "progress.csv")
 """The former stays behind where rows are copied without it."""
 REQUEST = "experiment.json"
-EVALUATIONS = 50
-"""About so many of a run, at any budget that leaves as many iterations."""
 
 
 @dataclass(frozen=True)
@@ -154,14 +152,16 @@ def _config(
     threads: int,
 ) -> Config:
     # Whole iterations of StaQ, at least one, for all alike: curves are to be compared step by step, and end with one.
-    steps = experiment.timesteps * budget
-    eval_every = max(1, round(steps / EVALUATIONS / INTERVAL)) * INTERVAL
+    steps = variant.timesteps.get(env, experiment.timesteps) * budget
+    eval_every = max(1, round(steps / experiment.evaluations / INTERVAL)) * INTERVAL
     timesteps = max(1, round(steps / eval_every)) * eval_every
     if experiment.timed:
         timesteps, threads = timing.STEPS * (1 + timing.SAMPLES), os.cpu_count() or 1
+    evaluation = variant.hyperparameters.get("evaluation", "replay")
+    named = variant.presets.get(env)
     return configured(
         env,
-        presets.for_environment(env, variant.algo, variant.hyperparameters.get("evaluation", "replay")),
+        presets.for_environment(env, variant.algo, evaluation) if named is None else presets.load(named),
         variant.algo,
         overrides=variant.hyperparameters,
         timesteps=timesteps,
@@ -180,7 +180,9 @@ def folder_of(out: Path, env: str, variant: str, seed: int) -> Path:
 
 
 def _slug(text: str) -> str:
-    plain = text.replace("/", "-").replace("ε_KL", "kl").replace("ε", "eps").replace("η", "eta")
+    plain = text.replace("/", "-").replace("ε_KL", "kl")
+    for letter, name in (("ε", "eps"), ("η", "eta"), ("λ", "lambda")):
+        plain = plain.replace(letter, name)
     return re.sub(r"[^A-Za-z0-9.=-]+", "_", plain)
 
 
@@ -214,6 +216,7 @@ def begun_with(experiment: Experiment, out: Path) -> dict[str, Any]:
     """What the runs that lie there were asked for with, where nobody has said; nothing, if there are none."""
     for path in sorted(out.glob("*/*/*/config.json")):
         config = Config.load(path.parent)
-        budget = None if experiment.timed else config.timesteps / experiment.timesteps
+        whole = experiment.timed or experiment.minutes  # or of lengths of their own
+        budget = None if whole else config.timesteps / experiment.timesteps
         return {"budget": budget, "eval_episodes": config.eval_episodes}
     return {}

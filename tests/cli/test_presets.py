@@ -137,7 +137,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "trpo-minatar": GAE | TANH | {"n_steps": 2048, "target_kl": 0.01, "learning_rate": 2.5e-4, "batch_size": 256},
     "dqn-zoo-lunarlander": {"learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "learning_starts": 0}
     | {"gamma": 0.99, "target_update_interval": 250, "train_freq": 4, "gradient_steps": -1}
-    | {"exploration_fraction": 0.12, "exploration_final_eps": 0.1, "policy_kwargs": {"net_arch": [256, 256]}},
+    | {"exploration_steps": 12_000, "exploration_final_eps": 0.1, "policy_kwargs": {"net_arch": [256, 256]}},
 }
 
 

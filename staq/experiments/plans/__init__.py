@@ -19,6 +19,10 @@ class Variant:
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     actions: str | None = None
     """How continuous actions become finite."""
+    presets: dict[str, str] = field(default_factory=dict)
+    """By environment, where it is not the one made for it."""
+    timesteps: dict[str, int] = field(default_factory=dict)
+    """By environment, where its runs are of another length than the experiment's."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,10 @@ class Experiment:
     paper_seeds: int
     sticky_rates: list[float] = field(default_factory=list)
     """λ of the uniform sticky policies whose episodes that reach the goal are counted beside the runs."""
+    evaluations: int = 50
+    """About so many of a run, at any budget that leaves as many iterations."""
+    minutes: list[float] = field(default_factory=list)
+    """Of one core's training time, after which returns are compared, rather than after as many steps."""
     timed: bool = False
     """Its runs are not trained but timed deep in them, one after the other, with all cores; seeds are rounds."""
 

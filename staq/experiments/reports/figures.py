@@ -16,7 +16,7 @@ import numpy as np
 
 from staq.cli.plot import COLOURS, STYLES
 from staq.experiments.record import Planned
-from staq.experiments.reports.scores import Curves, Finals, Results, normalised
+from staq.experiments.reports.scores import Curves, Finals, Minutes, Results, normalised
 from staq.experiments.reports.statistics import (
     Estimate,
     interquartile_curves,
@@ -111,6 +111,27 @@ def _line(axis: Any, steps: np.ndarray, estimates: Sequence[Estimate], variants:
     if len(steps) == 1:
         axis.vlines(steps, low, high, color=style["color"], alpha=0.4)
     axis.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def minutes_curves(found: Minutes, variants: list[str], marks: Sequence[float], folder: Path) -> Path:
+    """Every seed's greedy return against the minutes that its training took, and their mean where all have come."""
+    figure, axes = _panels(len(found))
+    for axis, (env, cells) in zip(axes, found.items(), strict=True):
+        for name, seeds in cells.items():
+            look = style_of(variants, name)
+            for times, returns in seeds:
+                axis.plot(times, returns, **look | {"linewidth": 0.6, "alpha": 0.5})
+            ends = max(times[0] for times, _ in seeds), min(times[-1] for times, _ in seeds)
+            common = np.linspace(*ends, 100)
+            axis.plot(common, np.mean([np.interp(common, *seed) for seed in seeds], axis=0), label=name, **look)
+        for minutes in marks:
+            axis.axvline(minutes, color="0.5", linewidth=0.8, linestyle="--")
+        axis.set(title=env, xlabel="minutes of one core's training", xlim=(0, 1.1 * max(marks)))
+        axis.title.set_fontsize(10)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("greedy return")
+    _legend(figure, axes)
+    return saved(figure, folder, "minutes")
 
 
 def final_boxes(found: Results, variants: list[str], folder: Path) -> Path | None:

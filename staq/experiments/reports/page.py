@@ -19,6 +19,8 @@ from staq.experiments.reports.scores import (
     RANDOM,
     Finals,
     Results,
+    after_minutes,
+    against_minutes,
     mean_phases,
     normalised_finals,
     paper,
@@ -49,7 +51,8 @@ def write(experiment: Experiment, runs: Sequence[Planned], out: Path, progress: 
     folder = out / "report"
     folder.mkdir(exist_ok=True)
     parts = []
-    for part in (_timings if experiment.timed else _returns)(experiment, runs, out, folder):
+    parts_of = _timings if experiment.timed else _minutes if experiment.minutes else _returns
+    for part in parts_of(experiment, runs, out, folder):
         parts.append(part)
         progress()
     parts.append(_configurations(runs))
@@ -102,6 +105,32 @@ def _returns(experiment: Experiment, runs: Sequence[Planned], out: Path, folder:
     yield _verdicts([*verdicts, *claims.judged_random_policy(counts, experiment.paper_timesteps)])
 
 
+def _minutes(experiment: Experiment, runs: Sequence[Planned], out: Path, folder: Path) -> Iterator[str]:
+    """The parts of a page about returns against time."""
+    found, variants = against_minutes(runs), [variant.name for variant in experiment.variants]
+    finished = sum(run.state == "finished" and not run.config_differs for run in runs)
+    yield (
+        f"<h1>{html.escape(experiment.title)}</h1><p>{finished} of {len(runs)} runs are finished, of "
+        f"{len({run.config.seed for run in runs})} seeds.</p>"
+    )
+    yield _section(
+        "Return against minutes", [figures.minutes_curves(found, variants, experiment.minutes, folder)], MINUTES
+    )
+    rows = [
+        [env, name, *(_estimated(after_minutes(cells[name], minutes)) for minutes in experiment.minutes)]
+        for env, cells in found.items()
+        for name in variants
+        if name in cells
+    ]
+    header = ["environment", "variant", *(f"after {minutes:g} min [95 %]" for minutes in experiment.minutes)]
+    yield _table(header, rows)
+
+
+def _estimated(values: np.ndarray) -> str:
+    """Over the seeds that have come so far; a dash where none has."""
+    return str(mean_interval(values)) if np.isfinite(values).any() else "–"
+
+
 def _timings(experiment: Experiment, runs: Sequence[Planned], out: Path, folder: Path) -> Iterator[str]:
     """The parts of a page about time."""
     found, hours, unit = timings(runs), paper("hours"), experiment.variants[0].name
@@ -151,6 +180,12 @@ CURVES = (
     "Mean greedy return over seeds with Student's 95 % interval, which may reach beyond the axes; one seed has none. "
     "Of two seeds, whose interval would cover the panel, each is a thin line. "
     "An algorithm that is evaluated a little later, since its updates come at other steps, is shown at the nearest one."
+)
+MINUTES = (
+    "Greedy return against the CPU time of training on one core, evaluations left out: a thin line for each seed, "
+    "their mean in bold. In the table, of every seed the last evaluation until then; means with Student's 95 % "
+    "interval. The steps of every run were chosen to take about the longest of these times, and what falls over a run "
+    "(learning rates, exploration) falls over them."
 )
 BOXES = "The last evaluation of every finished run: a dot each, quartiles from three runs on."
 AGGREGATE = (

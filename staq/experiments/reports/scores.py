@@ -28,6 +28,9 @@ RANDOM = {
 }
 """Mean return of uniform actions: over 50 (MountainCar) to 1000 (CartPole) episodes."""
 
+ALMOST = 0.8
+"""Share of a time after which a run that ended counts: its steps were chosen for about so long."""
+
 
 def paper(table: str) -> dict[str, Any]:
     """The paper's numbers: ``table_1``, final returns by environment and variant, or ``hours`` by variant."""
@@ -116,6 +119,31 @@ def _curves(runs: list[Planned]) -> Curves | None:
             returns[i, j] = means[np.abs(times - step).argmin()]
     finished = [run.state == "finished" for run in begun]
     return Curves(steps, returns, [run.config.seed for run in begun], finished)
+
+
+Minutes = dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]]
+"""By environment and variant: of every seed the minutes of one core's training, and the greedy return after them."""
+
+
+def against_minutes(runs: Sequence[Planned]) -> Minutes:
+    """What has been evaluated so far, by the time that training has taken, evaluations left out."""
+    found: Minutes = {}
+    for run in runs:
+        rows = [] if run.config_differs else [row for row in read_rows(run.folder) if row.mode == "greedy"]
+        if rows:
+            times, returns = np.array([[row.core_seconds / 60, row.mean] for row in rows]).T
+            found.setdefault(run.config.env, {}).setdefault(run.variant, []).append((times, returns))
+    return found
+
+
+def after_minutes(seeds: Sequence[tuple[np.ndarray, np.ndarray]], minutes: float) -> np.ndarray:
+    """The last evaluation until then, of every seed; NaN where none came so early, or the run not so far yet."""
+    return np.array(
+        [
+            returns[times <= minutes][-1] if times[0] <= minutes and times[-1] >= ALMOST * minutes else np.nan
+            for times, returns in seeds
+        ]
+    )
 
 
 @dataclass(frozen=True)

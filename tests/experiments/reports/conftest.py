@@ -11,15 +11,20 @@ from staq.experiments import plans as experiments
 from staq.experiments.record import FINISHED, Planned, plan
 
 
-def lay(run: Planned, returns: Sequence[float], finished: bool = True, late: int = 0) -> None:
-    """A run's folder as training leaves it, with an evaluation every ``eval_every`` steps."""
+def lay(
+    run: Planned, returns: Sequence[float], finished: bool = True, late: int = 0, core_seconds: float = 0.01
+) -> None:
+    """A run's folder as training leaves it, with an evaluation every ``eval_every`` steps.
+
+    :param core_seconds: that a step took
+    """
     run.folder.mkdir(parents=True)
     run.config.save(run.folder, "staq experiment run")
     rows = []
     for i, mean in enumerate(returns):
         step = (i + 1) * run.config.eval_every + late
         rows += [
-            Returns(step, mode, 20, mean - 100 * (mode != "greedy"), 0.0, mean, 10.0, 2.0 * step)
+            Returns(step, mode, 20, mean - 100 * (mode != "greedy"), 0.0, mean, 10.0, 2.0 * step, core_seconds * step)
             for mode in ("greedy", "stochastic")
         ]
     write_rows(run.folder, rows)

@@ -44,6 +44,22 @@ def test_the_papers_numbers_stand_beside_ours(tmp_path: Path) -> None:
     assert cells[:7] == ["MinAtar/Seaquest-v1", "DQN", "4.5", "3.75", "1", "16", "0.09"]
 
 
+def test_returns_against_minutes(tmp_path: Path) -> None:
+    """The last evaluation until a minute; what has not come so far has none."""
+    experiment = experiments.load("minutes")
+    some: dict[str, Any] = {"envs": ["CartPole-v1"], "variants": ["PQN", "PPO"], "seeds": 2}
+    for run in plan(experiment, tmp_path, **some):
+        n, per_step = (20, 300) if run.variant == "PQN" else (10, 200)  # five minutes and ten seconds, or 100 s
+        seconds = per_step / 20 / run.config.eval_every * (31 / 30)
+        lay(run, [10.0 * (1 + i) + run.config.seed for i in range(n)], core_seconds=seconds)
+    page = write(experiment, plan(experiment, tmp_path, **some), tmp_path, progress=lambda: None).read_text()
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", page)
+    assert cells[:3] == ["CartPole-v1", "PQN", "30.5 [24.1, 36.9]"], "the third of 20"
+    assert cells[3].startswith("190")
+    assert cells[4:8] == ["CartPole-v1", "PPO", "50.5 [44.1, 56.9]", "–"]
+    assert (tmp_path / "report" / "minutes.svg").exists()
+
+
 def test_nothing_to_report_is_said(tmp_path: Path) -> None:
     runs = planned(tmp_path, seeds=1)
     lay(runs[0], [])
