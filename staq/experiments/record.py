@@ -116,6 +116,8 @@ def plan(
     for seed in range_of_seeds(str(seeds)) if isinstance(seeds, int | str) else seeds:
         for env in chosen_envs:
             for variant in chosen:
+                if variant.environments and env not in variant.environments:
+                    continue
                 config = _config(experiment, variant, env, seed, budget, eval_episodes, device, threads)
                 runs.append(Planned(variant.name, config, folder_of(out, env, variant.name, seed), experiment.timed))
     return runs

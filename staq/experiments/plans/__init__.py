@@ -19,6 +19,8 @@ class Variant:
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     actions: str | None = None
     """How continuous actions become finite."""
+    environments: list[str] = field(default_factory=list)
+    """Where it is run, if not in all of the experiment's."""
     presets: dict[str, str] = field(default_factory=dict)
     """By environment, where it is not the one made for it."""
     timesteps: dict[str, int] = field(default_factory=dict)

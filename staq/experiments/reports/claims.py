@@ -34,6 +34,8 @@ BUT_MOUNTAINCAR = (
     *("CartPole-v1", "Acrobot-v1", "LunarLander-v3"),
     *(f"MinAtar/{game}-v1" for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")),
 )
+WITH_ACTORS = ("MinAtar/Breakout-v1", "MinAtar/SpaceInvaders-v1")
+"""Where the experiment on λ-returns has all of the paper's policy updates."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,17 @@ CLAIMS: dict[str, list[Claim]] = {
         above("at a small budget too, performance grows with M: 30 above 10", "StaQ M=30", "StaQ M=10", 10),
         Claim("at a small budget M = 30 is exact mirror descent", "StaQ M=30", "same", "Exact PMD", (), 30, True),
         above("at a small budget too, AC-MProj lies above M = 1", "AC-MProj", "StaQ M=1", 1),
+    ],
+    "lambda": [
+        Claim("on λ-returns M = 50 is virtually exact mirror descent", "StaQ M=50", "same", "Exact PMD", (), 50, True),
+        Claim("M = 100 matches it", "StaQ M=100", "same", "Exact PMD", WITH_ACTORS, 100),
+        above("on λ-returns, performance grows with M: 30 above 1", "StaQ M=30", "StaQ M=1", 1),
+        above("on λ-returns, performance grows with M: 50 above 1", "StaQ M=50", "StaQ M=1", 1),
+        above("on λ-returns, performance grows with M: exact above 1", "Exact PMD", "StaQ M=1", 1),
+        *(above(f"{actor} lies above M = 1", actor, "StaQ M=1", 1, WITH_ACTORS) for actor in ACTORS[1:]),
+        *(above(f"{actor} lies below M = 50", "StaQ M=50", actor, 50, WITH_ACTORS) for actor in ACTORS[1:]),
+        above("AC-NoKL lies below M = 1", "StaQ M=1", "AC-NoKL", 1, WITH_ACTORS),
+        above("M = 50 lies above NatGrad", "StaQ M=50", "NatGrad", 50, WITH_ACTORS),
     ],
     "deep-rl": [
         Claim(
