@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from benchmarks.ablations import ABLATIONS
 from benchmarks.floor import gemm_rate, step_flops
-from benchmarks.lambda_returns import EPOCHS, MINIBATCH, N_ENVS, N_STEPS, Stopwatch
+from benchmarks.lambda_returns import EPOCHS, MINIBATCH, N_ENVS, N_STEPS
 from benchmarks.lambda_returns import full_model as lambda_model_of
 from benchmarks.plain import phases
-from benchmarks.plain_pqn import Network, iteration
+from benchmarks.plain_pqn import LAYERS, Patches, model_of
 from benchmarks.report import BEGIN, END, headlines, markdown, publish
-from staq.envs.make import make_envs
+from staq.baselines.networks import SmallImage
 from staq.experiments.timing import dqn_like_staq, dqn_ms, merged_sizes
 
 ROOT = Path(__file__).parent.parent
@@ -44,16 +45,29 @@ def test_dqn_runs_and_the_peak_is_found() -> None:
     assert gemm_rate(1) > 1e8
 
 
-@pytest.mark.parametrize("layers", ["conv2d", "patches"])
+@pytest.mark.parametrize("layers", LAYERS)
 def test_the_plain_pqn_learns(layers: str) -> None:
     """A rollout and its passes: every weight moves, and the environments' time is told from the rest."""
-    envs, generator = Stopwatch(make_envs("MinAtar/Breakout-v1", N_ENVS)), torch.Generator().manual_seed(0)
-    network = Network((10, 10, 4), 3, layers)
-    before = {name: w.detach().clone() for name, w in network.named_parameters()}
-    with envs.timed() as times:
-        iteration(network, torch.optim.RAdam(network.parameters()), envs, np.asarray(envs.reset()), generator)
-    assert not any(torch.equal(before[name], w) for name, w in network.named_parameters())
+    model = model_of("MinAtar/Breakout-v1", layers)
+    before = {name: w.detach().clone() for name, w in model.policy.q_net.named_parameters()}
+    with model.env.timed() as times:  # type: ignore[union-attr]
+        model.learn(N_ENVS * N_STEPS)
+    assert (model.n_epochs, model.batch_size) == (EPOCHS, MINIBATCH)
+    assert not any(torch.equal(before[name], w) for name, w in model.policy.q_net.named_parameters())
     assert 0 < times["env"] < times["outside"]
+
+
+def test_patches_are_the_convolution() -> None:
+    """With the same weights, in another order."""
+    space = spaces.Box(0, 1, (10, 10, 4))
+    patches, conv2d = Patches(space), SmallImage(space, norm=True)
+    product, convolution = patches.layers[0], conv2d.layers[0]
+    with torch.no_grad():
+        product.weight.copy_(convolution.weight.flatten(1))
+        product.bias.copy_(convolution.bias)
+    boards = torch.rand(3, 10, 10, 4)
+    places = conv2d(boards).unflatten(1, (16, 8, 8)).permute(0, 2, 3, 1).flatten(1)
+    torch.testing.assert_close(patches(boards), places)
 
 
 def test_the_lambda_scenario_is_the_presets() -> None:
