@@ -15,6 +15,7 @@ from staq.envs import mujoco
 from staq.envs.atari import is_atari, make_atari
 from staq.envs.masks import ActionMasks, offers_masks
 from staq.envs.sequential_vec_env import SequentialVecEnv
+from staq.envs.supported import supported_env
 
 EXTRA_OF = {
     "MinAtar": "minatar",
@@ -43,6 +44,7 @@ def has_masks(env_id: str) -> bool:
 def make_env(env_id: str, actions: str | None = None, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """One environment; a missing extra, an unknown name or actions of another kind are a clear error."""
     env = _made(env_id, render_mode)
+    supported_env(env)  # or SB3 fails on its spaces, and does not say why
     if actions is not None and not isinstance(env.action_space, gymnasium.spaces.Box):
         raise ValueError(f"{env_id} has finite actions ({env.action_space}): leave out --actions {actions}.")
     if actions == "boundary":

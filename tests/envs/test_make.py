@@ -32,3 +32,18 @@ def test_names_that_only_make_understands(tmp_path: Path, monkeypatch: pytest.Mo
         gymnasium.registry.pop("OfMine-v0", None)
     assert env.spec is not None
     assert env.spec.max_episode_steps == 9
+
+
+def test_what_no_policy_can_see_is_named_before_sb3_fails_on_it() -> None:
+    class Speaks(gymnasium.Env[Any, Any]):
+        observation_space, action_space = gymnasium.spaces.Text(5), gymnasium.spaces.Discrete(2)
+
+        def reset(self, **_: Any) -> tuple[str, dict[str, Any]]:
+            return "hello", {}
+
+    gymnasium.register("Speaks-v0", entry_point=Speaks)
+    try:
+        with pytest.raises(ValueError, match="no support for observations of Text"):
+            make_envs("Speaks-v0", 1)
+    finally:
+        gymnasium.registry.pop("Speaks-v0")
