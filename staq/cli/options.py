@@ -40,9 +40,11 @@ def toml_value(text: str) -> Any:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
+        if text.startswith(("{", "[")):
+            raise argparse.ArgumentTypeError(f"{text} is not TOML, as {{net_arch = [64, 64]}} is") from None
         return text
     # 1e6 is a float in TOML, but who writes it means a million steps.
-    return int(value) if isinstance(value, float) and value.is_integer() and re.fullmatch(r"\d+e\d+", text) else value
+    return int(value) if isinstance(value, float) and value < 2**53 and re.fullmatch(r"\d+e\d+", text) else value
 
 
 def checked_device(name: str) -> str:

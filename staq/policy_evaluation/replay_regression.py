@@ -62,7 +62,8 @@ class ReplayRegression(PolicyEvaluation):
     def make_experience(self, shared: Shared, settings: Settings) -> Replay:
         if settings.buffer_size < self.n_envs:
             raise ValueError(
-                f"buffer_size={settings.buffer_size} is too small for a step of {self.n_envs} environments."
+                f"buffer_size={settings.buffer_size} is too small for a step of {self.n_envs} environments: raise the "
+                "one or lower the other."
             )
         if settings.buffer_size < shared.batch_size:
             raise ValueError(

@@ -93,6 +93,8 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "Pendulum-v1", "--algo", "ppo", "--actions", "factored"], "ppo has no factored actions"),
         (["train", "Pendulum-v1", "--n-atoms", "1"], "n_atoms=1: it must be a whole number of at least 2"),
         (["train", "CartPole-v1", "--n-envs", "48"], "use 4992 or 5040"),
+        (["train", "CartPole-v1", "--reward-scale", "1e30"], r"reward_scale=1e\+30: it must be"),
+        (["train", "CartPole-v1", "--buffer-size", "9"], "too small for a step of 50 environments: raise the one"),
         (["train", "--resume", "nowhere"], "not a run"),
         (["train", "CartPole-v1", "--preset", "clasic"], "Did you mean 'classic'"),
         (["eval", "nowhere"], "does not exist"),
