@@ -94,6 +94,8 @@ def _saved_model(path: Path, trusted: bool) -> Any:
 
 def _no_model(path: Path, problem: Exception) -> ValueError:
     reason = str(problem).splitlines()[0]
+    if reason.startswith(str(path)):
+        return ValueError(reason)
     return ValueError(f"{path} is not a model saved by StaQ, its variants or the baselines: {reason}")
 
 
