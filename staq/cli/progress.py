@@ -23,6 +23,7 @@ class Progress(BaseCallback):
         super().__init__()
         self.config = config
         self.shown = 0
+        self.bar = tqdm(disable=True)
 
     def _on_training_start(self) -> None:
         self.bar = tqdm(
@@ -44,6 +45,9 @@ class Progress(BaseCallback):
 
     def _on_training_end(self) -> None:
         self._show()
+        self.close()
+
+    def close(self) -> None:
         self.bar.close()
 
     def _show(self) -> None:

@@ -243,7 +243,9 @@ def train(
         interrupt = closing.enter_context(Interrupt())
         every = 1 if ALGORITHMS[config.algo].ours else BASELINES_SAVE_EVERY
         saving = Checkpoints(checkpoints, every, asked=lambda: bool(interrupt.requested))
-        callbacks = [rollouts, saving, Progress(config), interrupt]
+        progress = Progress(config)
+        closing.callback(progress.close)  # before an error is shown, not on the same line and again after it
+        callbacks = [rollouts, saving, progress, interrupt]
         if config.keep_snapshots:
             callbacks.insert(0, Snapshots(folder / "snapshots"))  # first, so that no checkpoint lacks one
         announce(model)
@@ -257,8 +259,8 @@ def train(
                 **whole,
             )
         except FloatingPointError as error:
-            saved = f"The last good checkpoint is number {saving.last} in" if saving.last else "There is none yet in"
-            raise FloatingPointError(f"{error} {saved} {checkpoints}.") from error
+            saved = f"The last good checkpoint is number {saving.last}" if saving.last else "There is no checkpoint yet"
+            raise FloatingPointError(f"{error} {saved} in {checkpoints}.") from error
         if not interrupt.stopped:
             save_policy(model, folder / "model")
     return model, interrupt.stopped
@@ -282,10 +284,13 @@ def _log_interval(config: Config, model: BaseAlgorithm) -> int:
 
 def _ended_before_its_first_checkpoint(config: Config, folder: Path) -> bool:
     """Such a run left nothing to resume and begins again; one whose checkpoints were taken away does not."""
-    first = config.hyperparameters.get("policy_update_interval", BASELINES_SAVE_EVERY)
+    if holds_checkpoints(folder / "checkpoints"):
+        return False
+    evaluation = config.hyperparameters.get("evaluation", "replay")
+    settings = presets.defaults(config.algo, evaluation) | config.hyperparameters
+    first = settings.get("policy_update_interval", BASELINES_SAVE_EVERY)
     # Twice, since the rollouts of PPO and TRPO do not end where checkpoints are due.
-    short = all(row.timesteps <= 2 * first for row in read_rows(folder))
-    return short and not holds_checkpoints(folder / "checkpoints")
+    return all(row.timesteps <= 2 * first for row in read_rows(folder))
 
 
 def build(config: Config, env: VecEnv) -> BaseAlgorithm:

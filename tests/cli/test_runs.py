@@ -80,6 +80,10 @@ def test_junk_in_side_files_does_not_stop_a_resume(run: Path, capsys: pytest.Cap
     (run / "progress.csv").write_bytes(b"\x00\xff")
     assert cli.main(["train", "--resume", "run", "--timesteps", "1800"]) == 0
     assert "set aside as progress.csv.damaged" in capsys.readouterr().err
+    (run / "evaluations.csv").write_bytes(b"\x00\xff")
+    assert cli.main(["train", "--resume", "run", "--timesteps", "2000"]) == 0
+    assert "set aside as evaluations.csv.damaged" in capsys.readouterr().err
+    assert [row.timesteps for row in read_rows(run)][::2] == [1800, 2000]  # at the checkpoint it is evaluated again
 
 
 @pytest.mark.parametrize(("cut_after", "number"), [(200, signal.SIGINT), (600, signal.SIGTERM)])
