@@ -155,8 +155,8 @@ def test_the_end_is_that_of_an_iteration(capsys: pytest.CaptureFixture[str]) -> 
 def test_divergence_names_the_last_good_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     assert train("run", "--learning-rate", "1e9", "--policy-kwargs", "{net_arch=[64,64]}") == 1
     err = capsys.readouterr().err
-    assert "Training diverged in iteration 1" in err
-    assert "There is none yet in run/checkpoints." in err
+    assert err.splitlines()[-1].startswith("staq: Training diverged in iteration 1")  # below the progress bar
+    assert "There is no checkpoint yet in run/checkpoints." in err
 
 
 def test_the_same_warning_is_shown_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +185,25 @@ def test_an_environment_of_a_module_in_this_folder(
     Path("my_games.py").write_text(MODULE)
     importlib.invalidate_caches()
     assert train("run", env="my_games:Mine-v0", steps=200) == 0
+
+
+def test_an_error_of_the_users_own_code_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line would not say where in the environment it was."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("unfinished.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n\n"
+        "class Mine(CartPoleEnv):\n    def step(self, action):\n        return 1 + None\n\n"
+        "gymnasium.register('Unfinished-v0', entry_point=Mine, max_episode_steps=20)\n"
+    )
+    importlib.invalidate_caches()
+    with pytest.raises(TypeError, match="unsupported operand"):
+        train("run", env="unfinished:Unfinished-v0")
+
+
+def test_what_is_no_toml_is_said_to_be_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["train", "CartPole-v1", "--policy-kwargs", '{"net_arch": [16]}'])
+    assert '{"net_arch": [16]} is not TOML, as {net_arch = [64, 64]} is' in capsys.readouterr().err
 
 
 def test_a_number_of_steps_is_finite(capsys: pytest.CaptureFixture[str]) -> None:
