@@ -46,6 +46,10 @@ def entries_of(
     slots = range(n) if slots is None else slots
     if sorted(slots) != list(range(n)):
         raise ValueError(f"The {n} networks of a saved policy lie in the slots {slots}: each needs one of its own.")
+    if len(spans) != n or any(len(span) != 2 for span in spans):
+        raise ValueError(
+            f"The {n} networks of a saved policy have the spans {spans}: each needs a first and a last push."
+        )
     places = zip(spans, relative_weights, slots, strict=True)
     return [Entry(first, last, weight, slot) for (first, last), weight, slot in places]
 
@@ -241,7 +245,10 @@ class QStack(nn.Module):
                 f"{expected.get(name, 'left out')}, not {shapes.get(name, 'left out')}."
             )
         if not all(map(math.isfinite, (*state["relative_weights"], state["prefactor"]))):
-            raise ValueError(f"The saved policy has numbers that are not finite: {state['relative_weights']}.")
+            raise ValueError(
+                "The saved policy has numbers that are not finite: "
+                f"relative_weights={state['relative_weights']}, prefactor={state['prefactor']}."
+            )
         description = dict(state)
         per_ensemble = {name: w.split(self.n_critics) for name, w in description.pop("networks").items()}
         ensembles = (
