@@ -263,6 +263,7 @@ def draw_history(study: optuna.Study, out: Path) -> None:
     best = [max(t.value for t in completed[: i + 1]) for i in range(len(completed))]
     axis.step([t.number for t in completed], best, where="post", label="best so far")
     axis.set(xlabel="trial", ylabel="greedy return")
+    axis.locator_params(axis="x", integer=True)
     axis.legend(frameon=False)
     figure.savefig(out, dpi=110)
 
