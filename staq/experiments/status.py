@@ -15,10 +15,28 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 SHORT_OF_SPACE = 200
 """MB; the checkpoints of one MinAtar run grow to about twice that."""
 FIRST_GUESS = {
-    "MinAtar": {"ac": 12.0, "dqn": 4.5, "m-dqn": 5.5, "ppo": 1.0, "trpo": 1.2, "natgrad": 9.0, "staq": 8.0},
+    "MinAtar": {
+        "ac": 12.0,
+        "dqn": 4.5,
+        "m-dqn": 5.5,
+        "pqn": 0.12,
+        "ppo": 1.0,
+        "trpo": 1.2,
+        "natgrad": 9.0,
+        "staq": 8.0,
+    },
     "continuous": {"staq": 6.5},
     "lambda": {"staq": 0.12},
-    "classic": {"ac": 6.0, "dqn": 10.0, "m-dqn": 10.0, "ppo": 1.4, "trpo": 1.4, "natgrad": 5.6, "staq": 3.5},
+    "classic": {
+        "ac": 6.0,
+        "dqn": 10.0,
+        "m-dqn": 10.0,
+        "pqn": 0.12,
+        "ppo": 1.4,
+        "trpo": 1.4,
+        "natgrad": 5.6,
+        "staq": 3.5,
+    },
 }
 """Seconds of one thread per thousand environment steps, before any run of the experiment itself has been timed:
 roughly what CartPole's 200k, HalfCheetah's 300k and Breakout's first 10k steps took with each preset, two at a time;
