@@ -122,22 +122,24 @@ def draw(rows: Sequence[Distance], out: Path, title: str) -> None:
 
 
 def draw_together(audited: Mapping[str, Sequence[Distance]], tolerances: Mapping[str, float], out: Path) -> None:
-    """Distances as shares of a policy update, networks, and the worst distances against the tolerance; a line per run.
+    """Distances as shares of a policy update and networks, a line per run; the worst distances against the tolerance.
 
     :param tolerances: by the same names
     """
-    with _panels(out, 3) as (left, middle, right):
+    with _panels(out, 2 + (len(set(tolerances.values())) > 1)) as (left, middle, *right):
         for name, rows in audited.items():
             pushes, shares = [row.pushes for row in rows], [row.mean_kl / row.median_policy_kl for row in rows]
             left.plot(pushes, shares, marker=".", label=name)
             middle.plot(pushes, [row.networks for row in rows], marker=".")
-            right.plot(tolerances[name], max(shares), "o", markerfacecolor="none", markersize=8)
-        for axis in (left, right):
+            for axis in right:
+                axis.plot(tolerances[name], max(shares), "o", markerfacecolor="none", markersize=8)
+        for axis in (left, *right):
             axis.axhline(0.5, color="k", linestyle="--", label="half of an update")
             axis.set(yscale="log")
         left.set(xlabel="pushes", ylabel="KL to exact / one update")
         middle.set(xlabel="pushes", ylabel="networks", ylim=(0, None))
-        right.set(xscale="log", xlabel="tolerance", ylabel="the same at worst")
+        for axis in right:
+            axis.set(xscale="log", xlabel="tolerance", ylabel="the same at worst")
         left.figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
 
 
