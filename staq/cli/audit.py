@@ -126,7 +126,8 @@ def draw_together(audited: Mapping[str, Sequence[Distance]], tolerances: Mapping
 
     :param tolerances: by the same names
     """
-    with _panels(out, 2 + (len(set(tolerances.values())) > 1)) as (left, middle, *right):
+    n_panels = 2 + (len(set(tolerances.values())) > 1)
+    with _panels(out, n_panels) as (left, middle, *right):
         for name, rows in audited.items():
             pushes, shares = [row.pushes for row in rows], [row.mean_kl / row.median_policy_kl for row in rows]
             left.plot(pushes, shares, marker=".", label=name)
@@ -140,7 +141,7 @@ def draw_together(audited: Mapping[str, Sequence[Distance]], tolerances: Mapping
         middle.set(xlabel="pushes", ylabel="networks", ylim=(0, None))
         for axis in right:
             axis.set(xscale="log", xlabel="tolerance", ylabel="the same at worst")
-        left.figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+        left.figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=n_panels, frameon=False)
 
 
 @contextmanager
