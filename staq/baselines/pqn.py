@@ -121,6 +121,9 @@ class PQN(BaseAlgorithm):
             self._setup_model()
 
     def _setup_model(self) -> None:
+        kind: type = self.policy_class
+        if not issubclass(kind, DQNPolicy):  # of a zip that another algorithm saved
+            raise ValueError(f"policy={kind.__name__}: PQN needs a policy with a q_net, such as MlpPolicy.")
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
         self.policy = self.policy_class(  # type: ignore[assignment]
