@@ -106,9 +106,9 @@ def test_help_says_what_every_hyperparameter_is(capsys: pytest.CaptureFixture[st
     assert "discount factor [0.99]" in text
     assert (
         "states per gradient step, of the critics and of an actor "
-        "[256: staq and variants; 32: dqn, m-dqn; 64: ppo; 128: trpo; lambda: 128]" in text
+        "[256: staq and variants; 32: dqn, m-dqn; 128: pqn, trpo; 64: ppo; lambda: 128]" in text
     )
-    assert "λ: 0 looks one step ahead, 1 to the end of the rollout [lambda: 0.95]" in text
+    assert "λ: 0 looks one step ahead, 1 to the end of the rollout [0.65: pqn; lambda: 0.95]" in text
     assert (
         "how many Q-functions the policy consists of; None keeps all (exact mirror descent) [300: staq; None:" in text
     )
