@@ -102,9 +102,15 @@ class Config:
             )
         try:
             content = json.loads(path.read_text())
-            return cls(**{key: value for key, value in content.items() if key not in ("command", "made_by")})
+            config = cls(**{key: value for key, value in content.items() if key not in ("command", "made_by")})
         except (json.JSONDecodeError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is not the configuration of a run of this version: {error}") from error
+        if config.algo not in ALGORITHMS:
+            raise ValueError(
+                f"{folder} is a run of the algorithm {config.algo!r}, which is not in staq.registry.ALGORITHMS: put it "
+                "there as the program did that made the run, and call staq.cli.main.main([…]) from Python."
+            )
+        return config
 
 
 def configured(

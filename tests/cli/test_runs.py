@@ -244,3 +244,13 @@ def _stop_at(step: int) -> Any:
 
 def _ignore(self: Any, value: bool) -> None:
     """``requested`` is decided by the step."""
+
+
+def test_a_run_of_an_algorithm_that_is_not_registered(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as one of a program of the user's: the command alone knows nothing of it."""
+    file = run / "config.json"
+    file.write_text(file.read_text().replace('"algo": "staq"', '"algo": "average"'))
+    capsys.readouterr()
+    for words in (["eval"], ["watch"], ["plot"], ["table"], ["condense"], ["info"], ["train", "--resume"]):
+        assert main([*words, "run"]) == 1
+        assert "run of the algorithm 'average', which is not in staq.registry" in capsys.readouterr().err
