@@ -347,6 +347,11 @@ class CnnPolicy(StaQPolicy):
 
 def _check_numbers(observation: Any) -> None:
     """Raises where an observation holds NaN or infinity: of the policy's answer nothing would show it."""
+    if isinstance(observation, tuple) and any(isinstance(part, dict) for part in observation):
+        raise ValueError(
+            "The observation is a tuple with a dictionary in it, as an environment's reset() returns: give its first "
+            "part alone, as in obs, info = env.reset()."
+        )
     for key, part in observation.items() if isinstance(observation, dict) else [("", observation)]:
         values = np.asarray(part)
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():

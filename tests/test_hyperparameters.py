@@ -91,6 +91,14 @@ def test_a_policy_is_not_asked_for_what_is_no_number(number: float) -> None:
             ask(obs)
 
 
+def test_a_policy_is_not_asked_for_all_that_reset_returns() -> None:
+    """``model.predict(env.reset())`` is an error that says what to do in SB3 as well."""
+    model = small_model()
+    for ask in (model.predict, model.logits, model.action_probabilities, model.q_values, model.policy.predict):
+        with pytest.raises(ValueError, match=r"obs, info = env.reset\(\)"):
+            ask((np.zeros(4, dtype=np.float32), {}))
+
+
 def test_an_unknown_argument_names_the_nearest() -> None:
     with pytest.raises(TypeError, match="'memory_sise'. Did you mean 'memory_size'"):
         small_model(memory_sise=3)
