@@ -33,6 +33,14 @@ def positive(text: str) -> float:
     return number
 
 
+def part(text: str) -> float:
+    """A number above 0, at most 1."""
+    number = number_from(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no part of a run: it must be above 0 and at most 1")
+    return number
+
+
 def toml_value(text: str) -> Any:
     """A hyperparameter as TOML writes it, or a bare word; none for None."""
     if text.lower() == "none":

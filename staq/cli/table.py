@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from staq.cli.options import positive
+from staq.cli.options import number_from, part
 from staq.cli.plot import Kind, kind_of, labels_of
 from staq.cli.rollouts import read_rows
 from staq.cli.runs import Config, read_log
+from staq.hyperparameters import nearest
 
 EXTREMES: dict[str, Callable[[np.ndarray], Any]] = {
     "largest": np.max,
@@ -37,8 +38,10 @@ def add_command(commands: Any) -> None:
     command.set_defaults(command=table)
     command.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     command.add_argument("--mode", choices=["greedy", "stochastic"], default="greedy")
-    command.add_argument("--threshold", type=float, help="also when it was first reached, and how often from then on")
-    command.add_argument("--last", type=positive, help="also the mean over this last part of a run, such as 0.05")
+    command.add_argument(
+        "--threshold", type=number_from, help="also when it was first reached, and how often from then on"
+    )
+    command.add_argument("--last", type=part, help="also the mean over this last part of a run, such as 0.05")
     command.add_argument(
         "--quantity",
         action="append",
@@ -84,6 +87,7 @@ def tables(
             raise ValueError(f"{run} has no {mode} evaluation: there is nothing to tabulate.")
         steps, returns = np.array([row.timesteps for row in rows]), np.array([row.mean for row in rows])
         found[config.env][kind_of(config)].append(Seed(run, config.seed, steps, returns))
+    _check_that_somebody_logged(quantities, runs)
     lines: list[str] = []
     for env, kinds in found.items():
         last = {seed.steps[-1] for seeds in kinds.values() for seed in seeds}
@@ -100,6 +104,16 @@ def tables(
             cells = [_cells(seed, threshold, quantities, last_part) for seed in ordered]
             lines.append(f"| {label} | {' | '.join(', '.join(values) for values in zip(*cells, strict=True))} |")
     return lines
+
+
+def _check_that_somebody_logged(quantities: list[str], runs: list[Path]) -> None:
+    """Some algorithms log what others do not; what no run has logged is a misspelt tag."""
+    logs = [read_log(run) for run in runs] if quantities else []
+    known = list(dict.fromkeys(tag for log in logs if log for tag in log[0]))
+    for name in quantities:
+        tag = name.rpartition(":")[2]
+        if known and tag not in known:
+            raise ValueError(f"--quantity {name}: no run has logged {tag!r}.{nearest(tag, known)}")
 
 
 def _cells(seed: Seed, threshold: float | None, quantities: list[str], last_part: float | None) -> list[str]:

@@ -60,7 +60,11 @@ def test_environments_have_tables_of_their_own(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["--quantity", "most:staq/mean_abs_q"], "'most' is none of largest"), (["--mode", "stochastic"], "")],
+    [
+        (["--quantity", "most:staq/mean_abs_q"], "'most' is none of largest"),
+        (["--quantity", "staq/mean_q"], "no run has logged 'staq/mean_q'. Did you mean 'staq/mean_abs_q'?"),
+        (["--mode", "stochastic"], ""),
+    ],
 )
 def test_bad_input(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "a", 0, [1.0, 2.0], [1.0])
@@ -68,6 +72,21 @@ def test_bad_input(words: list[str], message: str, tmp_path: Path, capsys: pytes
     assert message in capsys.readouterr().err
     assert main(["table", str(tmp_path)]) == 1
     assert "is not a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--last", "5"], ["--last", "0"], ["--threshold", "high"]])
+def test_bad_numbers(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["table", "run", *words])
+    assert f"argument {words[0]}: '{words[1]}' is no " in capsys.readouterr().err
+
+
+def test_a_quantity_that_one_run_alone_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Algorithms log different things: a dash for who has it not."""
+    first, second = make_run(tmp_path / "a", 0, [1.0], [3.0]), make_run(tmp_path / "b", 1, [1.0])
+    (tmp_path / "b/progress.csv").write_text("staq/actor_loss\n2.0\n")
+    assert main(["table", first, second, "--quantity", "staq/actor_loss"]) == 0
+    assert "| –, 2 |" in capsys.readouterr().out
 
 
 def test_evaluations_are_told_apart_by_their_name() -> None:
