@@ -28,7 +28,7 @@ class Progress(BaseCallback):
     def _on_training_start(self) -> None:
         self.bar = tqdm(
             total=self.config.timesteps,
-            initial=self.num_timesteps,
+            initial=min(self.num_timesteps, self.config.timesteps),
             unit=" steps",
             unit_scale=True,
             dynamic_ncols=True,

@@ -135,6 +135,8 @@ def _announce(config: Config, folder: Path, model: BaseAlgorithm) -> None:
     """What is about to be run, once it is known that it can be."""
     title = presets.load(config.preset).title
     print(f"{config.algo} on {config.env}, preset {config.preset} ({title}), seed {config.seed} → {folder}")
+    if model.num_timesteps >= config.timesteps:
+        print(f"It has had its {config.timesteps} steps: a larger --timesteps extends it.")
     evaluation = config.hyperparameters.get("evaluation", "replay")
     for name, value in (presets.defaults(config.algo, evaluation) | config.hyperparameters).items():
         if name in config.hyperparameters:

@@ -254,3 +254,14 @@ def test_a_run_of_an_algorithm_that_is_not_registered(run: Path, capsys: pytest.
     for words in (["eval"], ["watch"], ["plot"], ["table"], ["condense"], ["info"], ["train", "--resume"]):
         assert main([*words, "run"]) == 1
         assert "run of the algorithm 'average', which is not in staq.registry" in capsys.readouterr().err
+
+
+def test_a_finished_run_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And its progress bar begins at its end, not beyond: speeds are not negative."""
+    file = run / "config.json"
+    file.write_text(file.read_text().replace('"timesteps": 1000', '"timesteps": 990'))
+    capsys.readouterr()
+    assert main(["train", "--resume", "run"]) == 0
+    out, err = capsys.readouterr()
+    assert "has had its 990 steps: a larger --timesteps extends it" in out
+    assert "-" not in err.rpartition("CartPole-v1:")[2]
