@@ -56,9 +56,11 @@ def _run(folder: Path) -> None:
         print("Nothing has been logged yet.")
         return
     print(f"The last of {len(log)} lines of its log:")
-    for name, value in log[-1].items():
+    for name, value in sorted(log[-1].items()):  # SB3's order is another one in every process
         if value != "":
-            print(f"{name:24} {value}")
+            print(f"{name:24} {float(value):.10g}")
+    if not (folder / "model").exists():
+        print(f"It is not finished. Continue with: staq train --resume {folder}")
 
 
 def _machine() -> None:

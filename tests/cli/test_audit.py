@@ -52,6 +52,12 @@ def test_info_says_how_a_run_stands(merged: Path, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     for word in ("compression", "staq/networks", "staq/pushes", "staq/merge_kl_bound"):
         assert word in out
+    tags = [line.split()[0] for line in out.partition("of its log:\n")[2].splitlines()]
+    assert tags == sorted(tags)
+    (merged / "model").rename(merged / "elsewhere")
+    assert cli.main(["info", str(merged)]) == 0
+    assert capsys.readouterr().out.endswith(f"Continue with: staq train --resume {merged}\n")
+    (merged / "elsewhere").rename(merged / "model")
     assert cli.main(["info", "nothing"]) == 1
     assert "not a run" in capsys.readouterr().err
 
