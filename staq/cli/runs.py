@@ -273,10 +273,9 @@ def train(
 
 
 def taken(folder: Path) -> FileExistsError:
-    return FileExistsError(
-        f"{folder} exists, and no run is ever overwritten: name another --out, or continue it with "
-        f"staq train --resume {folder}"
-    )
+    is_run = (folder / "config.json").exists()
+    hint = f", or continue it with staq train --resume {folder}" if is_run else "."
+    return FileExistsError(f"{folder} exists, and no run is ever overwritten: name another --out{hint}")
 
 
 def _log_interval(config: Config, model: BaseAlgorithm) -> int:

@@ -37,7 +37,9 @@ def add_command(commands: Any) -> None:
         allow_abbrev=False,
     )
     command.set_defaults(command=train)
-    command.add_argument("env", nargs="?", metavar="ENV", help="a Gymnasium environment, such as CartPole-v1")
+    command.add_argument(
+        "env", nargs="?", metavar="ENV", help="a Gymnasium environment, such as CartPole-v1, or module:Name-v0"
+    )
     command.add_argument(
         "--timesteps", type=whole_number, metavar="N", help="environment steps; by default the preset's"
     )

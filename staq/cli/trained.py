@@ -38,6 +38,8 @@ def policy_and_environment(options: argparse.Namespace) -> tuple[Any, str, str |
         if path.name in ("model", "best_model") or (path / DESCRIPTION).exists():
             run, inner = path.parent, path
         if not inner.exists():
+            if not (run / "config.json").exists():
+                raise FileNotFoundError(f"{path} is neither a run nor an exported policy.")
             raise FileNotFoundError(
                 f"{path} holds no {inner.name}: is the run finished? (--best takes the best so far)"
             )

@@ -38,7 +38,7 @@ def add_command(commands: Any) -> None:
         "a page of what mattered. The same command goes on where it was stopped, or adds trials.",
     )
     command.set_defaults(command=tune)
-    command.add_argument("env", metavar="ENV", help="a Gymnasium environment, such as CartPole-v1")
+    command.add_argument("env", metavar="ENV", help="a Gymnasium environment, such as CartPole-v1, or module:Name-v0")
     command.add_argument("--trials", type=whole_number, default=20, metavar="N", help="in all (%(default)s)")
     command.add_argument(
         "--timesteps", type=whole_number, help=f"per trial; by default 1/{SHARE_OF_RUN} of the preset's"

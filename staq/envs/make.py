@@ -25,6 +25,7 @@ EXTRA_OF = {
     "mujoco": "mujoco",
     "MuJoCo": "mujoco",
 }
+OF_ONES_OWN = "One of your own is named with its module, as in module:Name-v0."
 
 
 def make_envs(env_id: str, n_envs: int, actions: str | None = None) -> VecMonitor:
@@ -54,6 +55,9 @@ def make_env(env_id: str, actions: str | None = None, render_mode: str | None = 
 
 def _made(env_id: str, render_mode: str | None) -> gymnasium.Env[Any, Any]:
     module, _, name = env_id.rpartition(":")
+    if module.endswith(".py"):
+        imported = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise ValueError(f"{env_id}: a module is named as it is imported, without .py: {imported}:{name}")
     if module and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # where python itself looks for a module, and an installed command does not
     try:
@@ -79,5 +83,7 @@ def _made(env_id: str, render_mode: str | None) -> gymnasium.Env[Any, Any]:
         hint = ""
         if isinstance(error, gymnasium.error.UnregisteredEnv):
             own = f"{module} has to call gymnasium.register(id={name!r}, …) when it is imported."
-            hint = f" {own if module else 'One of your own is named with its module, as in module:Name-v0.'}"
+            hint = f" {own if module else OF_ONES_OWN}"
+        elif not module:  # a malformed name, such as a file's
+            hint = f" {OF_ONES_OWN}"
         raise ValueError(f"The environment {env_id!r} cannot be made: {error}{hint}") from error

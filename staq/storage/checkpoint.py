@@ -188,7 +188,9 @@ def newest_state(folder: Path) -> dict[str, Any]:
                 f"format {FORMAT}: finish the run with the commit that its config.json names, or begin it anew in "
                 "another folder."
             )
-        raise FileNotFoundError(f"{folder} holds no checkpoint: there is nothing to resume.")
+        inner = folder / "checkpoints"
+        hint = f" Those of this run are in {inner}." if holds_checkpoints(inner) else ""
+        raise FileNotFoundError(f"{folder} holds no checkpoint: there is nothing to resume.{hint}")
     problems = []
     for path in candidates:
         try:

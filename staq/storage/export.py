@@ -152,6 +152,8 @@ def load_policy(path: str | Path, device: torch.device | str = "cpu") -> tuple[S
         tensors = read_safetensors((folder / WEIGHTS).read_bytes(), str(folder / WEIGHTS))
     except (FileNotFoundError, NotADirectoryError) as error:
         hint = " StaQ.load loads the zip of a model." if folder.is_file() else ""
+        if folder.suffix == ".onnx":
+            hint = " An ONNX graph is run by onnxruntime."
         if (folder / "model" / DESCRIPTION).exists():
             hint = f" That of this run is {folder / 'model'}."
         raise FileNotFoundError(

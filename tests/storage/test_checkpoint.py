@@ -134,6 +134,10 @@ def test_nothing_whole_is_an_error(tmp_path: Path) -> None:
         newest_state(tmp_path)
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         newest_state(tmp_path / "elsewhere")
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "run/checkpoints/state-000001.safetensors").touch()
+    with pytest.raises(FileNotFoundError, match="Those of this run are in .*run/checkpoints"):
+        newest_state(tmp_path / "run")
 
 
 def test_other_arguments_are_refused_by_name(tmp_path: Path) -> None:

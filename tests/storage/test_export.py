@@ -115,6 +115,8 @@ def test_damage_and_foreign_files_are_named(tmp_path: Path) -> None:
     folder = small_model().export(tmp_path / "policy")
     with pytest.raises(FileNotFoundError, match="not an exported policy"):
         load_policy(tmp_path)
+    with pytest.raises(FileNotFoundError, match="run by onnxruntime"):
+        load_policy(tmp_path / "policy.onnx")
     description = json.loads((folder / DESCRIPTION).read_text())
     for change, message in (
         ({"format": "onnx"}, "format 'onnx'"),
