@@ -1,7 +1,7 @@
 """StaQ on λ-returns with M networks on its stack, timed phase by phase.
 
     python -m benchmarks.lambda_returns MinAtar/Breakout-v1 --memory-size 1
-    python -m benchmarks.lambda_returns ALE/Pong-v5 --memory-size 300 --n-critics 2 --iterations 2
+    python -m benchmarks.lambda_returns ALE/Pong-v5 --memory-size 300 --n-critics 2 --interval 256 --iterations 1
 
 The last line is JSON: milliseconds per environment step of each phase, and the peak memory.
 """
@@ -57,11 +57,14 @@ class Stopwatch(VecEnvWrapper):
         found["outside"] = per_step * (time.perf_counter() - start) - found["env"]
 
 
-def full_model(env_id: str, memory_size: int, merged_into: int | None = None, n_critics: int = 1) -> StaQ:
-    """As it is deep in a run: M untrained networks on the stack, or fewer that stand for as many pushes."""
+def full_model(env_id: str, memory_size: int, merged_into: int | None = None, **changes: Any) -> StaQ:
+    """As it is deep in a run: M untrained networks on the stack, or fewer that stand for as many pushes.
+
+    :param changes: of the preset's hyperparameters
+    """
     preset = presets.for_environment(env_id, evaluation="lambda")
     memory: dict[str, Any] = {"memory_size": memory_size} if merged_into is None else MERGING
-    settings = preset.hyperparameters | memory | {"n_critics": n_critics, "seed": 0, "device": "cpu"}
+    settings = preset.hyperparameters | memory | {"seed": 0, "device": "cpu"} | changes
     model = StaQ(preset.policy, Stopwatch(make_envs(env_id, preset.n_envs)), **settings)
     fill_stack(model, memory_size, merged_into)
     return model
@@ -73,9 +76,15 @@ def main() -> None:
     parser.add_argument("--memory-size", type=int, default=1)
     parser.add_argument("--merged-into", type=int, help="networks that stand for memory-size pushes")
     parser.add_argument("--n-critics", type=int, default=1)
+    parser.add_argument(
+        "--interval", type=int, help="environment steps of a rollout, where the preset's takes too long"
+    )
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
     options = parser.parse_args()
-    model = full_model(options.env, options.memory_size, options.merged_into, options.n_critics)
+    changes = {"n_critics": options.n_critics} | (
+        {} if options.interval is None else {"policy_update_interval": options.interval}
+    )
+    model = full_model(options.env, options.memory_size, options.merged_into, **changes)
     envs, phases, steps = model.env, keep_phases(model), model.policy_update_interval
     improvement = model.policy.improvement
     assert isinstance(improvement, Stack)
