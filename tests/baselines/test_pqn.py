@@ -87,4 +87,5 @@ def test_its_networks_are_normalised() -> None:
 def test_it_learns() -> None:
     env = make_vec_env(lambda: IdentityEnv(4), n_envs=8)
     model = PQN("MlpPolicy", env, learning_rate=1e-3, batch_size=32, gamma=0.5, seed=0).learn(15_000)
+    assert model.exploration_rate == pytest.approx(0.05), "after a tenth of the training"
     evaluate_policy(model, IdentityEnv(4), n_eval_episodes=5, reward_threshold=90, warn=False)
